@@ -15,8 +15,8 @@ from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Job, OnTurn, Snapshot, Turn, Turns, log, new_lines, told
 from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.conducting import RolesDecision, conduct_job, final, taken_over
-from rallypoint.supervision.conductor import ConductorPolicy, StartUnit, StopUnit, UnitSeen
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.role_records import ConductorPolicy, StartUnit, StopUnit, UnitSeen
 from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text

@@ -10,9 +10,9 @@ from typing import Any
 
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
-from rallypoint.supervision.conductor import UnitKey, UnitSeen
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.role_records import UnitKey, UnitSeen
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan

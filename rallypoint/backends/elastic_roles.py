@@ -21,8 +21,8 @@ from rallypoint.backends.contract import (
     role_job,
 )
 from rallypoint.backends.requests import delete, request_suspension
-from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import role_plan, role_plans, roles_env
 

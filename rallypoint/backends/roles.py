@@ -10,7 +10,7 @@ from rallypoint.backends.contract import SubmitError
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.job.compile_roles import ROLE_RESETS
 from rallypoint.job.role import SIMPLE, InstanceResources
-from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
+from rallypoint.supervision.role_records import ConductorPolicy, Level, RolePolicy
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import role_plans
 
@@ -64,7 +64,7 @@ def policy_of(plan: Plan) -> ConductorPolicy:
             RolePolicy(
                 name=role.name,
                 elastic=role.elastic,
-                units=int(role.total > 0) if role.elastic else role.total,
+                units=role.units,
                 per_group=1 if role.elastic else role.per_group,
                 place="" if role.elastic else role.place,
                 driver=role.driver,

@@ -30,9 +30,10 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.codec import WireError, loads
 from rallypoint.wire.fence import Fence
 
@@ -75,6 +76,8 @@ class Checkpoint:
 class FileEntry:
     """One file of a checkpoint; `sha256` in hex is empty for a file of more than 1 MiB other than `values.pt`."""
 
+    limits: ClassVar = {"size": WHOLE}
+
     size: int
     sha256: str
 
@@ -94,6 +97,8 @@ class Manifest:
         position: where in the data it is: the plain entries of the state, such as a sampler's and the step.
         digests: of the parts of a persisted snapshot, by file; see `training/snapshots/digest.py`.
     """
+
+    limits: ClassVar = {"step": WHOLE}
 
     version: int = _VERSION
     job: str

@@ -26,9 +26,10 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.checkpoint.errors import DamagedCheckpointError
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.codec import WireError, loads
 from rallypoint.wire.fence import Fence
 
@@ -65,6 +66,8 @@ class TensorEntry:
         sharded: it is one rank's shard of a distributed tensor.
     """
 
+    limits: ClassVar = {"shape[]": WHOLE, "whole[]": WHOLE, "at[]": WHOLE, "offset": WHOLE, "size": WHOLE}
+
     key: str
     dtype: str
     shape: tuple[int, ...]
@@ -93,6 +96,8 @@ class Part:
         tensors: in order of their place.
         position: where in the data it is; see `Manifest.position`.
     """
+
+    limits: ClassVar = {"step": WHOLE, "size": WHOLE, "values_at": WHOLE, "values_size": WHOLE}
 
     version: int = _VERSION
     job: str

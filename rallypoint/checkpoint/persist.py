@@ -15,11 +15,13 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rallypoint.checkpoint.errors import DamagedCheckpointError
 from rallypoint.checkpoint.manifest import Manifest, claim_fence, name_of
 from rallypoint.checkpoint.memory import Held, Part, pinned, read_part
 from rallypoint.checkpoint.store import APART, Store
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.codec import WireError, dumps, loads
 
 __all__ = [
@@ -186,6 +188,8 @@ def surplus_snapshots(complete: Sequence[Manifest], retention: Retention) -> lis
 @dataclass(frozen=True, kw_only=True)
 class Destination:
     """Where a script wants its snapshots persisted; told to the agent by a file beside them."""
+
+    limits: ClassVar = {"count": WHOLE, "interval": WHOLE}
 
     where: str
     count: int = 2

@@ -13,7 +13,7 @@ from rallypoint.job.placement import counts
 from rallypoint.job.role import SIMPLE, InstanceResources, Role
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
-from rallypoint.wire.role_plans import RolePlan
+from rallypoint.wire.role_plans import RolePlan, write_share
 
 __all__ = ["ROLE_RESETS", "compile_roles", "has_roles", "one_role"]
 
@@ -89,7 +89,7 @@ def _devices(role: Role) -> str:
     share = role.instance_resources.gpus
     if share is None and role.resources.gpus:
         share = Fraction(role.resources.gpus, role.nproc_per_node)
-    return "" if not share else str(share)
+    return write_share(share) if share else ""
 
 
 def _json(value: Any) -> dict[str, Any]:

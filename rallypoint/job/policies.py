@@ -32,6 +32,7 @@ from rallypoint.job.rules import (
     whole,
 )
 from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text, read_whole
+from rallypoint.wire.node_range import MAX_WORKERS
 from rallypoint.wire.plan import RULES, ElasticMode, OrphanPolicy, Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
 
@@ -262,7 +263,7 @@ class Recovery(Model):
     """Snapshots of steps that are a multiple of it are kept in another node's memory, too; without it none are."""
     replica_limit: Annotated[str, QUANTITY] = ""
     """Bytes that a node keeps of other nodes' snapshots, at the most; `replica_every` needs it."""
-    standby: Annotated[int | None, whole(0, unit="standbys")] = None
+    standby: Annotated[int | None, whole(0, MAX_WORKERS, unit="standbys")] = None
     """Standby processes per node (docs/guides/warm-starts.md); 0 disables them. Default: one per worker."""
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Modules that they have imported beside torch and beside what is learned from the script."""

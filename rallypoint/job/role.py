@@ -38,7 +38,7 @@ from rallypoint.job.rules import (
     whole,
 )
 from rallypoint.job.values import Entrypoint, write_nodes
-from rallypoint.wire.node_range import NodeRange
+from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS, NodeRange
 from rallypoint.wire.plan import Entry
 
 __all__ = [
@@ -125,9 +125,9 @@ class _Role(Model):
     """Arguments; numbers become strings."""
     nodes: Annotated[NodeRange, NODES] = NodeRange(min=1, max=1)
     """How many nodes take part: exactly `N`, or any number from MIN to MAX."""
-    node_unit: Annotated[int, whole(1, unit="nodes")] = 1
+    node_unit: Annotated[int, whole(1, MAX_NODES, unit="nodes")] = 1
     """The number of nodes of a world is a multiple of this; MIN and MAX must be, too."""
-    nproc_per_node: Annotated[int, whole(1, unit="workers")] = 1
+    nproc_per_node: Annotated[int, whole(1, MAX_WORKERS, unit="workers")] = 1
     """Workers on each node."""
     auto_config: Annotated[bool | None, FLAG] = None
     """Each node has as many workers as it has devices, where it has any (DLRover's argument)."""

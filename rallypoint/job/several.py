@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,9 @@ from rallypoint.job.errors import Problem, Step, dotted
 from rallypoint.job.placement import Capacity, Members, counts, fit, group_problems, members, solved
 from rallypoint.job.profiles import Place
 from rallypoint.job.quantity import quantity, write_bytes
-from rallypoint.job.role import ELASTIC, InstanceResources, Resources, Role
+from rallypoint.job.role import ELASTIC, SIMPLE, InstanceResources, Resources, Role
+from rallypoint.wire.plan import ROLES
+from rallypoint.wire.role_plans import DEVICES, UNITS
 
 if TYPE_CHECKING:
     from rallypoint.job.fields import JobFields
@@ -96,6 +99,7 @@ def _settled(
             found[name] = _sharing(role, shares.get(name))
             known[name] = members(found[name])
     wrong += group_problems(named, known)
+    wrong += _above_limits(found)
     if cluster is not None and not wrong and len(found) == len(roles):
         wrong += _too_many({name: role for name, role in known.items() if role is not None}, named, cluster)
         found = {name: _cores(role) for name, role in found.items()} if cluster.device_type == CPU else found
@@ -103,6 +107,20 @@ def _settled(
         found[name], told = _per_node(found[name])
         wrong += [Problem(path=path(name, *field.split(".")), text=text) for field, text in told]
     return found, wrong
+
+
+def _above_limits(roles: Mapping[str, Role]) -> Iterator[Problem]:
+    """Yield what is more than any plan may hold (wire/role_plans.py)."""
+    if len(roles) > ROLES:
+        yield Problem(path="roles", text=f"{len(roles)} roles are not allowed; expected at most {ROLES}")
+    simple = {name: counts(role)[0] for name, role in roles.items() if role.launch == SIMPLE}
+    if sum(simple.values()) > UNITS:
+        told = f"{sum(simple.values())} instances of simple roles are not allowed; expected at most {UNITS} in a job"
+        yield Problem(path="roles", text=told)
+    shares = {name: roles[name].instance_resources.gpus or Fraction(0) for name in simple}
+    devices = sum(total * math.ceil(shares[name]) for name, total in simple.items())
+    if devices > DEVICES:
+        yield Problem(path="roles", text=f"{devices} devices are not allowed; expected at most {DEVICES} in a job")
 
 
 def _function_only(role: Role) -> list[tuple[str, str]]:

@@ -13,9 +13,9 @@ from rallypoint.report.headline import headline
 from rallypoint.report.incidents import to_xcom
 from rallypoint.report.model import Headline, Mood, State, Story
 from rallypoint.report.story import story_of
-from rallypoint.supervision.conductor import RoleRecord
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.supervision.resizing import sized
+from rallypoint.supervision.role_records import RoleRecord
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, role_plan, role_plans
 from rallypoint.wire.status import JobStatus
@@ -225,16 +225,17 @@ def _found(record: JobRecord, role: RolePlan) -> RoleRecord | None:
 
 
 def _instances(record: JobRecord, role: RolePlan, found: RoleRecord | None) -> Iterator[Instance]:
+    done = frozenset(() if found is None else found.done)
     for index in range(role.total):
-        state, mood = _state(record, found, index)
+        state, mood = _state(record, found, done=index in done)
         group = index // role.per_group
         life = 0 if found is None else found.incarnations[index]
         restarts = 0 if found is None else found.restarts[group]
         yield Instance(index=index, state=state, mood=mood, group=group, life=life, restarts=restarts)
 
 
-def _state(record: JobRecord, found: RoleRecord | None, index: int) -> tuple[str, Mood]:
-    if found is not None and index in found.done:
+def _state(record: JobRecord, found: RoleRecord | None, *, done: bool) -> tuple[str, Mood]:
+    if done:
         return "succeeded", Mood.QUIET
     if record.phase is not Phase.RUNNING:
         return ENDED.get(record.phase, "-"), Mood.QUIET

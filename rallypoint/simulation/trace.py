@@ -13,10 +13,11 @@ import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.incident import FaultKind
 
@@ -111,6 +112,8 @@ class Step:
         startup, removal: a created pod runs, a removed one is gone, by itself so many seconds later; null waits to be told.
         away: no supervisor made a turn since the step before.
     """
+
+    limits: ClassVar = {"step": WHOLE}
 
     at: float
     note: str = ""

@@ -22,7 +22,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.incident import Cause, Folded, Incident, Rung
 from rallypoint.wire.plan import Refill
 from rallypoint.wire.status import Progress
@@ -48,6 +50,8 @@ class Course:
         last: when the last of these steps was told; None when the next one begins a new stretch.
         fault_step, fault_checkpoint: `step` and `checkpoint` at the last fault.
     """
+
+    limits: ClassVar = {"step": WHOLE, "fault_step": WHOLE}
 
     step: int | None = None
     checkpoint: str = ""

@@ -11,8 +11,9 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rallypoint.supervision import conductor, folding
-from rallypoint.supervision.conductor import (
+from rallypoint.supervision import conductor, folding, role_records
+from rallypoint.supervision.record import Attempt, ConditionType, JobRecord, Phase
+from rallypoint.supervision.role_records import (
     ConductorPolicy,
     ConductorRecord,
     Level,
@@ -23,7 +24,6 @@ from rallypoint.supervision.conductor import (
     UnitSeen,
     UnitState,
 )
-from rallypoint.supervision.record import Attempt, ConditionType, JobRecord, Phase
 from rallypoint.supervision.verdicts import End, judge
 from rallypoint.wire import status
 from rallypoint.wire.incident import Answer, Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
@@ -88,7 +88,7 @@ def conduct_job(record: JobRecord, seen: Iterable[UnitSeen], policy: ConductorPo
     record = _with_phase(record, decision.record, policy)
     record = _with_readiness(_with_results(record, units, policy), units, policy)
     record = dataclasses.replace(record, conductor=decision.record)
-    at_rest = decision.record.finished or decision.record.phase is conductor.Phase.SUSPENDED
+    at_rest = decision.record.finished or decision.record.phase is role_records.Phase.SUSPENDED
     return RolesDecision(
         record=folding.fold(record, before),
         actions=decision.actions,
@@ -199,9 +199,9 @@ def _with_phase(record: JobRecord, new: ConductorRecord, policy: ConductorPolicy
         return record if record.phase is Phase.TERMINATING else _leaving(record, Phase.TERMINATING, "deletion was requested")
     if new.outcome is not None:
         return _ended(record, new)
-    if new.phase in {conductor.Phase.SUSPENDING, conductor.Phase.SUSPENDED}:
+    if new.phase in {role_records.Phase.SUSPENDING, role_records.Phase.SUSPENDED}:
         return _suspended(record, new)
-    if new.phase is conductor.Phase.RESETTING:
+    if new.phase is role_records.Phase.RESETTING:
         return record if record.phase is Phase.RESETTING else _leaving(record, Phase.RESETTING, new.reason)
     if new.attempt != record.attempt:
         return _deployed(dataclasses.replace(record, renew=False), new.attempt, policy)
@@ -223,7 +223,7 @@ def _ended(record: JobRecord, new: ConductorRecord) -> JobRecord:
 
 
 def _suspended(record: JobRecord, new: ConductorRecord) -> JobRecord:
-    if new.phase is conductor.Phase.SUSPENDING:
+    if new.phase is role_records.Phase.SUSPENDING:
         return record if record.phase is Phase.SUSPENDING else _leaving(record, Phase.SUSPENDING, "the job was suspended")
     if record.phase is Phase.SUSPENDED:
         return record

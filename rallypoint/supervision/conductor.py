@@ -24,26 +24,27 @@ a conductor may be killed, overtaken or started twice: no failure is charged twi
 from __future__ import annotations
 
 import dataclasses
-import enum
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from rallypoint.supervision.role_records import (
+    ConductorPolicy,
+    ConductorRecord,
+    Decision,
+    Level,
+    Outcome,
+    Phase,
+    RolePolicy,
+    RoleRecord,
+    StartUnit,
+    Step,
+    StopUnit,
+    UnitKey,
+    UnitSeen,
+    UnitState,
+)
+
 __all__ = [
-    "ConductorPolicy",
-    "ConductorRecord",
-    "Decision",
-    "Level",
-    "Outcome",
-    "Phase",
-    "RolePolicy",
-    "RoleRecord",
-    "StartUnit",
-    "Step",
-    "StopUnit",
-    "UnitKey",
-    "UnitSeen",
-    "UnitState",
     "conduct",
     "delete",
     "new_record",
@@ -55,192 +56,6 @@ __all__ = [
 ]
 
 _HISTORY = 200
-
-
-class Level(enum.Enum):
-    """What is started again, from the least to the most; `none` is nothing, and ends the job."""
-
-    INSTANCE = "instance"
-    ROLE = "role"
-    JOB = "job"
-    NONE = "none"
-
-
-class Phase(enum.Enum):
-    """Of the job. The last three are final: nothing of the job is left. Nothing of a suspended one is there, either."""
-
-    RUNNING = "running"
-    RESETTING = "resetting"
-    SUSPENDING = "suspending"
-    SUSPENDED = "suspended"
-    STOPPING = "stopping"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    DELETED = "deleted"
-
-
-class Outcome(enum.Enum):
-    """How a job ends that is being stopped."""
-
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    DELETED = "deleted"
-
-
-class UnitState(enum.Enum):
-    """What is seen of a unit; `lost` ended, or cannot be reached any more."""
-
-    RUNNING = "running"
-    SUCCEEDED = "succeeded"
-    FAILED = "failed"
-    LOST = "lost"
-
-
-@dataclass(frozen=True, kw_only=True)
-class RolePolicy:
-    """One role.
-
-    Attributes:
-        units: number of instances; 1 of an elastic role.
-        per_group: units on one node.
-        place: name of the group that the role shares its nodes with; "" where it has its own.
-        driver: the job waits for it.
-        on_failure: where a failure begins to climb.
-        grace: seconds from a graceful end to one by force.
-    """
-
-    name: str
-    elastic: bool = False
-    units: int = 1
-    per_group: int = 1
-    place: str = ""
-    driver: bool = True
-    on_failure: Level = Level.INSTANCE
-    grace: float = 15.0
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConductorPolicy:
-    """The roles of a job and its budgets: N restarts are N + 1 attempts."""
-
-    roles: tuple[RolePolicy, ...]
-    node_max_restart: int = 10
-    role_max_reset: int = 3
-    job_max_restart: int = 10
-    master_max_restart: int = 10
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class UnitKey:
-    """Names one life of a unit: it is started at most once."""
-
-    role: str
-    attempt: int
-    reset: int
-    index: int
-    incarnation: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnitSeen:
-    """A unit as a backend sees it; `present` while anything of it may still run.
-
-    `exit_code` is as of `subprocess`, negative for a signal; None if unknown. `result`: for its job. `final`: why never again.
-    """
-
-    key: UnitKey
-    state: UnitState
-    present: bool
-    reason: str = ""
-    exit_code: int | None = None
-    result: Any = field(default=None, hash=False)
-    final: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoleRecord:
-    """What is wanted of one role in the current attempt.
-
-    Attributes:
-        reset: how often it was reset.
-        stop_at: while it is being reset, when its units are ended by force; else None.
-        incarnations: of each unit, from 1.
-        done: units that succeeded.
-        restarts: of instances, by group; a node's budget counts those of all roles of its place.
-    """
-
-    name: str
-    reset: int = 0
-    stop_at: float | None = None
-    incarnations: tuple[int, ...] = ()
-    done: tuple[int, ...] = ()
-    restarts: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One answer to a failure: what was started again, why, and which attempt it belongs to; `lost` had no exit code."""
-
-    level: Level
-    role: str
-    index: int
-    attempt: int
-    reason: str
-    at: float
-    lost: bool = False
-    exit_code: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class ConductorRecord:
-    """What outlives a conductor.
-
-    Attributes:
-        attempt: of the job, from 1; `term` the number of the conductor that manages it, from 1.
-        first: the attempt with which the budgets began: a job that is submitted again has fresh ones.
-        stop_at: while the job is reset or stopped, when all that is left is ended by force.
-        outcome, reason: of a job that is stopping or over.
-        history: the last steps.
-    """
-
-    phase: Phase = Phase.RUNNING
-    attempt: int = 1
-    term: int = 1
-    first: int = 1
-    roles: tuple[RoleRecord, ...] = ()
-    stop_at: float | None = None
-    outcome: Outcome | None = None
-    reason: str = ""
-    history: tuple[Step, ...] = ()
-
-    @property
-    def finished(self) -> bool:
-        """Whether the job is over and nothing of it is left."""
-        return self.phase in {Phase.SUCCEEDED, Phase.FAILED, Phase.DELETED}
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class StartUnit:
-    """Start a unit, unless this life of it was started before."""
-
-    key: UnitKey
-
-
-@dataclass(frozen=True, kw_only=True, order=True)
-class StopUnit:
-    """End a unit: gracefully, or at once if `force`."""
-
-    key: UnitKey
-    force: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Decision:
-    """The record to save, the actions to perform then, and when to decide again if nothing happens."""
-
-    record: ConductorRecord
-    actions: tuple[StartUnit | StopUnit, ...] = ()
-    wake_at: float | None = None
 
 
 def new_record(policy: ConductorPolicy, *, attempt: int = 1) -> ConductorRecord:
@@ -290,21 +105,15 @@ def renew(record: ConductorRecord, policy: ConductorPolicy, now: float) -> Condu
 
 
 def _next_lives(role: RoleRecord) -> RoleRecord:
-    lives = tuple(number + (index not in role.done) for index, number in enumerate(role.incarnations))
+    done = frozenset(role.done)
+    lives = tuple(number + (index not in done) for index, number in enumerate(role.incarnations))
     return dataclasses.replace(role, stop_at=None, incarnations=lives)
 
 
 def wants(record: ConductorRecord, key: UnitKey) -> bool:
     """Return whether a unit that has just been started may run."""
     role = _role(record, key.role)
-    return (
-        record.phase is Phase.RUNNING
-        and role is not None
-        and role.stop_at is None
-        and key.index < len(role.incarnations)
-        and key.index not in role.done
-        and key == _key(record, role, key.index)
-    )
+    return role is not None and _Lives(role).wants(record, key)
 
 
 def conduct(record: ConductorRecord, seen: Iterable[UnitSeen], policy: ConductorPolicy, now: float) -> Decision:
@@ -360,23 +169,62 @@ def _with_outcome(record: ConductorRecord, policy: ConductorPolicy, now: float) 
 
 def _judged(record: ConductorRecord, units: tuple[UnitSeen, ...], policy: ConductorPolicy, now: float) -> ConductorRecord:
     """Return the record with every end of a current unit: a success is noted, a failure climbs. The order is that of keys."""
+    lives = _lives(record)
     for unit in sorted(units, key=lambda unit: unit.key):
-        if not wants(record, unit.key) or unit.state is UnitState.RUNNING:
+        role = lives.get(unit.key.role)
+        if role is None or unit.state is UnitState.RUNNING or not role.wants(record, unit.key):
             continue
         if unit.state is UnitState.SUCCEEDED:
-            role = _known(record, unit.key.role)
-            record = _with_role(record, dataclasses.replace(role, done=tuple(sorted({*role.done, unit.key.index}))))
+            role.done.add(unit.key.index)
         else:
-            record = _failed(record, unit, policy, now)
-    return record
+            record = _failed(record, unit, policy, now, lives)
+    return dataclasses.replace(record, roles=tuple(lives[role.name].record() for role in record.roles))
 
 
-def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, now: float) -> ConductorRecord:
+class _Lives:
+    """A role during one turn: a job may have thousands of instances that all end in it."""
+
+    def __init__(self, role: RoleRecord) -> None:
+        self._role, self.stop_at = role, role.stop_at
+        self.incarnations, self.done, self.restarts = list(role.incarnations), set(role.done), list(role.restarts)
+
+    def wants(self, record: ConductorRecord, key: UnitKey) -> bool:
+        return (
+            record.phase is Phase.RUNNING
+            and self.stop_at is None
+            and key.index < len(self.incarnations)
+            and key.index not in self.done
+            and (key.attempt, key.reset, key.incarnation) == (record.attempt, self._role.reset, self.incarnations[key.index])
+        )
+
+    def restart(self, index: int, group: int) -> None:
+        self.incarnations[index] += 1
+        if group < len(self.restarts):
+            self.restarts[group] += 1
+
+    def record(self) -> RoleRecord:
+        done = self._role.done if self.done == set(self._role.done) else tuple(sorted(self.done))
+        return dataclasses.replace(
+            self._role,
+            stop_at=self.stop_at,
+            incarnations=tuple(self.incarnations),
+            done=done,
+            restarts=tuple(self.restarts),
+        )
+
+
+def _lives(record: ConductorRecord) -> dict[str, _Lives]:
+    return {role.name: _Lives(role) for role in record.roles}
+
+
+def _failed(
+    record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, now: float, lives: Mapping[str, _Lives]
+) -> ConductorRecord:
     role = _policy_of(policy, unit.key.role)
     level = Level.JOB if role.elastic and role.on_failure in {Level.INSTANCE, Level.ROLE} else role.on_failure
     reason = unit.reason or f"{unit.key.role} {unit.key.index} {unit.state.value}"
     level, reason = (Level.NONE, f"{reason}; {unit.final}") if unit.final else (level, reason)
-    if level is Level.INSTANCE and _restarts_on_node(record, policy, unit.key) >= policy.node_max_restart:
+    if level is Level.INSTANCE and _restarts_on_node(lives, policy, unit.key) >= policy.node_max_restart:
         level, reason = Level.ROLE, f"{reason}; its node was restarted {policy.node_max_restart} times"
     if level is Level.ROLE and _known(record, role.name).reset >= policy.role_max_reset:
         level, reason = Level.JOB, f"{reason}; role {role.name} was reset {policy.role_max_reset} times"
@@ -386,28 +234,23 @@ def _failed(record: ConductorRecord, unit: UnitSeen, policy: ConductorPolicy, no
     step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now, **ended)
     record = dataclasses.replace(record, history=(*record.history, step)[-_HISTORY:])
     if level is Level.INSTANCE:
-        return _with_role(record, _restarted(_known(record, role.name), unit.key.index, role.per_group))
+        lives[role.name].restart(unit.key.index, unit.key.index // role.per_group)
+        return record
     if level is Level.ROLE:
-        return _with_role(record, dataclasses.replace(_known(record, role.name), stop_at=now + role.grace))
+        lives[role.name].stop_at = now + role.grace
+        return record
     if level is Level.JOB:
         return dataclasses.replace(record, phase=Phase.RESETTING, stop_at=now + _grace(policy), reason=reason)
     return _stopping(record, policy, now, Outcome.FAILED, reason)
 
 
-def _restarts_on_node(record: ConductorRecord, policy: ConductorPolicy, key: UnitKey) -> int:
+def _restarts_on_node(lives: Mapping[str, _Lives], policy: ConductorPolicy, key: UnitKey) -> int:
     """Return the restarts of instances on the node of a unit: those of all roles that share it."""
     mine = _policy_of(policy, key.role)
     group = key.index // mine.per_group
     sharing = [role for role in policy.roles if role.name == mine.name or (mine.place and role.place == mine.place)]
-    found = [_known(record, role.name).restarts for role in sharing]
+    found = [lives[role.name].restarts for role in sharing]
     return sum(restarts[group] for restarts in found if group < len(restarts))
-
-
-def _restarted(role: RoleRecord, index: int, per_group: int) -> RoleRecord:
-    group = index // per_group
-    incarnations = tuple(number + (at == index) for at, number in enumerate(role.incarnations))
-    restarts = tuple(count + (at == group) for at, count in enumerate(role.restarts))
-    return dataclasses.replace(role, incarnations=incarnations, restarts=restarts)
 
 
 def _stopping(record: ConductorRecord, policy: ConductorPolicy, now: float, outcome: Outcome, reason: str) -> ConductorRecord:
@@ -434,18 +277,19 @@ def _bounded_stops(record: ConductorRecord, policy: ConductorPolicy, now: float)
 
 def _actions(record: ConductorRecord, units: tuple[UnitSeen, ...], now: float) -> Iterator[StartUnit | StopUnit]:
     """Yield the end of all that is present and not wanted, then the start of what is wanted and was never started."""
+    lives = _lives(record)
     for unit in sorted(units, key=lambda unit: unit.key):
         if not unit.present:
             continue
         if unit.state is not UnitState.RUNNING:
             yield StopUnit(key=unit.key, force=True)  # it has ended, and something of it is left
-        elif not wants(record, unit.key):
+        elif (role := lives.get(unit.key.role)) is None or not role.wants(record, unit.key):
             yield StopUnit(key=unit.key, force=_is_due(record, unit.key, now))
     if record.phase is not Phase.RUNNING:
         return
-    for role in record.roles:
-        if role.stop_at is None:
-            yield from _starts(record, role, units)
+    for wanted in record.roles:
+        if wanted.stop_at is None:
+            yield from _starts(record, wanted, units)
 
 
 def _is_due(record: ConductorRecord, key: UnitKey, now: float) -> bool:
@@ -456,11 +300,11 @@ def _is_due(record: ConductorRecord, key: UnitKey, now: float) -> bool:
 
 
 def _starts(record: ConductorRecord, role: RoleRecord, units: tuple[UnitSeen, ...]) -> Iterator[StartUnit]:
-    known = {unit.key for unit in units}
+    known, done = {unit.key for unit in units}, frozenset(role.done)
     busy = {unit.key.index for unit in units if unit.present and unit.key.role == role.name}
     for index in range(len(role.incarnations)):
         key = _key(record, role, index)
-        if index not in role.done and index not in busy and key not in known:
+        if index not in done and index not in busy and key not in known:
             yield StartUnit(key=key)
 
 

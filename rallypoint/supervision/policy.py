@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.bounds import BUDGET
 from rallypoint.wire.plan import EndRule, Kind, Plan, Profile, Refill, Scheduling
 from rallypoint.wire.size import Size
 
@@ -42,6 +44,13 @@ class Policy:
         coordinator_replacements: coordinators that may be lost within one attempt.
         max_gap: a longer gap between two turns counts as this long, so that a machine that slept expires nothing.
     """
+
+    limits: ClassVar = {
+        "retry_limit": BUDGET,
+        "node_replacements": BUDGET,
+        "no_progress_limit": BUDGET,
+        "coordinator_replacements": BUDGET,
+    }
 
     min_nodes: int
     max_nodes: int

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from rallypoint.supervision.budget import Course
-from rallypoint.supervision.conductor import ConductorRecord
+from rallypoint.supervision.role_records import ConductorRecord
 from rallypoint.supervision.trimming import HISTORY_LIMIT
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.incident import Folded, Incident
+from rallypoint.wire.node_range import MAX_NODES
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import Event, Progress, Verdict
 from rallypoint.wire.wish import Wish
@@ -103,6 +105,8 @@ class Timer:
     `mark` is the step that was the newest when it was started, for clocks that ask for progress.
     """
 
+    limits: ClassVar = {"mark": WHOLE}
+
     name: str
     spent: float = 0.0
     since: float | None = None
@@ -133,6 +137,8 @@ class Holder:
         heartbeat: where its heartbeat is read, in the backend's words (a file, a Lease); a counter that changes while it lives.
         since: seconds since the epoch.
     """
+
+    limits: ClassVar = {"pid": PID}
 
     id: str
     name: str
@@ -200,6 +206,19 @@ class JobRecord:
     """
 
     reported: ClassVar[bool] = True
+
+    #: A record that Rallypoint writes is folded: it has about 50 attempts, 500 lines of history and 72 KiB of incidents.
+    limits: ClassVar = {
+        "conditions": (0, 256),
+        "charges": (0, 8192),
+        "slots": (0, MAX_NODES),
+        "retired": (0, MAX_NODES),
+        "timers": (0, 8192),
+        "attempts": (0, 1024),
+        "incidents": (0, 4096),
+        "folded": (0, 4096),
+        "history": (0, 4096),
+    }
 
     version: int = RECORD_VERSION
     name: str

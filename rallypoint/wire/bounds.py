@@ -1,17 +1,31 @@
-"""How much JSON is read from a script of a job: its size in memory is many times that of its text. Pure.
+"""How much JSON is read from a script of a job, and which numbers in it. Pure.
 
-Python frees, compares and collects values of this size in less than 50 ms, for which other threads wait.
+The size of JSON in memory is many times that of its text. Python frees, compares and collects values of this size in less than
+50 ms, for which other threads wait.
+
+Every number and collection that `rallypoint.wire.codec` reads is limited. A number without limits of its own is within
+`COUNT`: it may be the size of a list, the end of a range or a factor. A number that is only compared, shown and added has
+larger limits, which its class declares (`limits`).
 """
 
 from __future__ import annotations
 
-__all__ = ["LARGEST", "VALUES", "excess"]
+__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "VALUES", "WHOLE", "excess"]
 
 #: Bytes of the largest JSON text of a job that is read whole: a status of 16,384 ranks has a third of it.
 LARGEST = 8 << 20
 
 #: Values in such a text: a list without items has two bytes there, and 72 in memory.
 VALUES = 1 << 17
+
+#: Least and most value of a number that may be used as a size, a range or a factor.
+COUNT = (-(1 << 20), 1 << 20)
+
+#: Of a number that is only compared, shown and added, such as a step, bytes or a time: that of 64 bits.
+WHOLE = (-(1 << 63), (1 << 64) - 1)
+
+#: Of a process id on Linux (-1 is none), and of a budget for restarts.
+PID, BUDGET = (-1, 1 << 22), (-1, 10**18)
 
 
 def excess(text: bytes) -> str:

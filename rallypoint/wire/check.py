@@ -5,6 +5,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
+
+from rallypoint.wire.bounds import WHOLE
 
 __all__ = [
     "MATRIX_VERSION",
@@ -86,6 +89,8 @@ class CheckReport:
         latency: seconds of an all-reduce of one number.
     """
 
+    limits: ClassVar = {"moved": WHOLE}
+
     store: str
     term: int = 0
     number: int = 0
@@ -127,6 +132,8 @@ class AllNodes:
     `algbw` is bytes of the result per second, `busbw` what of them has passed each rank's link, as nccl-tests count.
     `error` says why there are no figures.
     """
+
+    limits: ClassVar = {"moved": WHOLE}
 
     nodes: int
     ranks: int

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.fence import Fence
 
 __all__ = ["DUMP_TIMEOUT", "DumpAsk", "DumpPhase", "DumpTold", "Kept"]
@@ -30,6 +32,8 @@ class DumpPhase(str, enum.Enum):
 class Kept:
     """The parts of one snapshot that lie on a node; `whole`: each of them is all of the state."""
 
+    limits: ClassVar = {"step": WHOLE}
+
     fence: Fence
     step: int
     world_size: int
@@ -40,6 +44,8 @@ class Kept:
 @dataclass(frozen=True, kw_only=True)
 class DumpAsk:
     """Question `phase` of dump `number`; `fence` and `step` name the snapshot, `ranks` whose parts this agent writes."""
+
+    limits: ClassVar = {"step": WHOLE}
 
     number: int
     phase: DumpPhase

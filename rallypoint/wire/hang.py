@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
+from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.incident import IncidentId
 
 __all__ = ["FRAMES", "STACK_SIGNAL", "CallSeen", "Evidence", "GroupSeen", "Hang", "HangState", "RankSeen"]
@@ -64,6 +65,8 @@ class CallSeen:
         number: its sequence number in the group; 0 is a send or receive, which has none that other ranks share.
     """
 
+    limits: ClassVar = {"number": WHOLE}
+
     operation: str
     number: int
 
@@ -81,7 +84,7 @@ class GroupSeen:
         pending: calls that have not completed.
     """
 
-    limits: ClassVar = {"first": (0, 1 << 30), "step": (1, 1 << 30), "size": (0, 1 << 17)}
+    limits: ClassVar = {"first": (0, 1 << 30), "step": (1, 1 << 30), "size": (0, 1 << 17), "called": WHOLE}
 
     name: str
     first: int
@@ -110,6 +113,8 @@ class RankSeen:
         groups: its process groups; empty where torch could not be asked, or a group could not be described.
         cycle: threads of the process that wait for locks of each other, as a sentence; "" where there are none.
     """
+
+    limits: ClassVar = {"step": WHOLE, "liveness": WHOLE, "pid": PID}
 
     local_rank: int
     pid: int

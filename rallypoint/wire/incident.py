@@ -6,7 +6,9 @@ import dataclasses
 import enum
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.places import RankSpan
 
 __all__ = [
@@ -89,6 +91,8 @@ class IncidentId:
     `local_rank` is -1 when the whole node is meant, `node` is -1 when the whole job is.
     """
 
+    limits: ClassVar = {"sequence": WHOLE}
+
     attempt: int
     round: int
     node: int = -1
@@ -112,6 +116,8 @@ class Culprit:
         kind: what its end was, where who saw it knows more than code, signal and error tell.
         lives: a step of it raised, and its process went on.
     """
+
+    limits: ClassVar = {"pid": PID}
 
     node: int = -1
     incarnation: int = 0
@@ -148,6 +154,8 @@ class RankGroup:
         device: the errors that the device of the first has reported, "" where there are none.
     """
 
+    limits: ClassVar = {"step": WHOLE, "life": WHOLE}
+
     ranks: tuple[int, ...]
     more: int = 0
     culprit: bool = False
@@ -177,6 +185,8 @@ class Incident:
     was refilled since, so that it counts no more. `evidence` is where each rank of a world stood that hangs, the culprit first,
     and `places` how far each had come.
     """
+
+    limits: ClassVar = {"last_step": WHOLE, "resumed_step": WHOLE}
 
     id: IncidentId
     cause: Cause
@@ -218,6 +228,8 @@ class Folded:
     highest of their ids (`sequence` of those of no round): what is told again and is not higher was counted already. `refilled`
     of them count no more: the budget that paid for them was refilled.
     """
+
+    limits: ClassVar = {"count": WHOLE, "sequence": WHOLE, "refilled": WHOLE}
 
     cause: Cause
     attempt: int

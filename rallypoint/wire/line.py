@@ -14,6 +14,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.codec import WireError, from_json, to_json
 from rallypoint.wire.sanitize import parse
 
@@ -72,6 +73,8 @@ class Hello:
     `why` says, for people, what keeps it from recovering in place where it cannot.
     """
 
+    limits: ClassVar = {"pid": PID}
+
     reported: ClassVar[bool] = True
 
     rank: int
@@ -86,6 +89,8 @@ class Hello:
 class Freed:
     """It has left the world of `round` and waits for a place in another. `step`: its last committed one."""
 
+    limits: ClassVar = {"step": WHOLE}
+
     reported: ClassVar[bool] = True
 
     round: int
@@ -95,6 +100,8 @@ class Freed:
 @dataclass(frozen=True, kw_only=True)
 class Failed:
     """A step of it raised, it lives, and it asks for a new round in which nobody is replaced."""
+
+    limits: ClassVar = {"step": WHOLE}
 
     reported: ClassVar[bool] = True
 
@@ -107,6 +114,8 @@ class Failed:
 class Regrouped:
     """It trains in `round` from the state after `step` steps."""
 
+    limits: ClassVar = {"step": WHOLE}
+
     reported: ClassVar[bool] = True
 
     round: int
@@ -116,6 +125,8 @@ class Regrouped:
 @dataclass(frozen=True, kw_only=True)
 class Done:
     """It has done what order `number` asks, at the boundary after `step` steps; `error` where it could not."""
+
+    limits: ClassVar = {"step": WHOLE}
 
     reported: ClassVar[bool] = True
 

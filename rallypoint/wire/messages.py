@@ -11,6 +11,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rallypoint.wire.bounds import BUDGET, PID, WHOLE
 from rallypoint.wire.codec import WireError, from_json, neighbour, to_json
 from rallypoint.wire.dump import DumpAsk, DumpTold
 from rallypoint.wire.failover import Failover
@@ -70,6 +71,16 @@ class WorkerReport:
     how busy its GPU is, 0.0 to 1.0, 0.0 also where nobody can tell. `ended`: its process has. `finished`: it lives and has left
     its process groups, or its main program has returned. `pace`: how long its steps take.
     """
+
+    limits: ClassVar = {
+        "pid": PID,
+        "step": WHOLE,
+        "resumed_from": WHOLE,
+        "liveness": WHOLE,
+        "output": WHOLE,
+        "beat": WHOLE,
+        "moved": WHOLE,
+    }
 
     local_rank: int
     pid: int
@@ -133,7 +144,7 @@ class AgentReport:
     neighbours: ClassVar[bool] = True
     reported: ClassVar[bool] = True
 
-    limits: ClassVar = {"local_world_size": (0, MAX_WORKERS), "keeps": (0, MAX_WORKERS)}
+    limits: ClassVar = {"local_world_size": (0, MAX_WORKERS), "keeps": (0, MAX_WORKERS), "sequence": WHOLE, "unseen": WHOLE}
 
     version: int = MESSAGES_VERSION
     job: str
@@ -176,6 +187,8 @@ class Assignment:
     snapshots of this one; "" where none does. `training_port` is the first of the ports that are free on all nodes, 0 where
     none were asked for or found; `sections` is what optional capabilities give the workers to begin with.
     """
+
+    limits: ClassVar = {"max_restarts": BUDGET}
 
     fence: Fence
     node: int

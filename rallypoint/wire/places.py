@@ -10,6 +10,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from rallypoint.wire.bounds import WHOLE
 
 __all__ = ["RankSpan", "fold", "spans"]
 
@@ -24,6 +27,8 @@ class RankSpan:
         culprit: the others wait for them.
         waits: they stand in a collective, or elsewhere where they wait for other ranks.
     """
+
+    limits: ClassVar = {"least": WHOLE, "most": WHOLE}
 
     first: int
     last: int

@@ -9,13 +9,15 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rallypoint.wire.bounds import BUDGET, WHOLE
 from rallypoint.wire.incident import Answer
-from rallypoint.wire.node_range import MAX_NODES
+from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS
 from rallypoint.wire.sections import NO_SECTIONS, Sections
 
 __all__ = [
     "PATTERN_LENGTH",
     "PLAN_VERSION",
+    "ROLES",
     "RULES",
     "ElasticMode",
     "EndRule",
@@ -32,6 +34,9 @@ PLAN_VERSION = 2
 
 #: Characters of a rule's `log_pattern`, and rules of a job: the search for each may take seconds.
 PATTERN_LENGTH, RULES = 1000, 100
+
+#: Roles of a job.
+ROLES = 256
 
 
 class Entry(str, enum.Enum):
@@ -128,6 +133,8 @@ class Scheduling:
         reset_file: where a pod has MindCluster's reset file; an entry there has the effect of `graceful_tolerance`.
         switched_off: words that the role's variables (PROCESS_RECOVER=off and the like) rule out, whatever is configured.
     """
+
+    limits: ClassVar = {"fault_retry_times": BUDGET, "backoff_limit": BUDGET, "pending_rounds": BUDGET}
 
     fault_scheduling: str = "off"
     pod_rescheduling: bool = False
@@ -227,7 +234,22 @@ class Plan:
 
     neighbours: ClassVar[bool] = True
 
-    limits: ClassVar = {"min_nodes": (0, MAX_NODES), "max_nodes": (0, MAX_NODES)}
+    limits: ClassVar = {
+        "min_nodes": (0, MAX_NODES),
+        "max_nodes": (0, MAX_NODES),
+        "node_unit": (0, MAX_NODES),
+        "nproc_per_node": (0, MAX_WORKERS),
+        "end_rules": (0, RULES),
+        "roles": (0, ROLES),
+        "max_restarts": BUDGET,
+        "node_replacements": BUDGET,
+        "retry_limit": BUDGET,
+        "max_hangs": BUDGET,
+        "no_progress_limit": BUDGET,
+        "coordinator_replacements": BUDGET,
+        "replica_every": WHOLE,
+        "replica_limit": WHOLE,
+    }
 
     version: int = PLAN_VERSION
     name: str

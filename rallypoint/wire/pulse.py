@@ -22,6 +22,9 @@ import enum
 import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
+
+from rallypoint.wire.bounds import WHOLE
 
 __all__ = [
     "BUCKETS",
@@ -81,6 +84,18 @@ class Pulse:
         operation: which one it called last, by its place among the start-up module's names.
     """
 
+    limits: ClassVar = {
+        "at": WHOLE,
+        "since": WHOLE,
+        "step_at": WHOLE,
+        "waited": WHOLE,
+        "collectives": WHOLE,
+        "left": WHOLE,
+        "operation": WHOLE,
+        "out_time": WHOLE,
+        "out_steps": WHOLE,
+    }
+
     at: int = 0
     phase: Phase = Phase.START_UP
     since: int = 0
@@ -105,6 +120,8 @@ class Learned:
         ranks: the size of the world that it was learned of; 0 is the one that runs.
     """
 
+    limits: ClassVar = {"count": WHOLE}
+
     phase: Phase
     count: int
     p99: float
@@ -122,6 +139,8 @@ class Pace:
         step: seconds from one to the next.
         own: seconds of these in which it did not wait for other ranks, as far as that can be told.
     """
+
+    limits: ClassVar = {"window": WHOLE, "steps": WHOLE}
 
     window: int
     steps: int

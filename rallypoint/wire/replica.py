@@ -7,7 +7,9 @@ when the neighbour has it, or says why not. An answer is about the offer with it
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.fence import Fence
 
 __all__ = ["SOCKET", "Offer", "Settled"]
@@ -20,6 +22,8 @@ SOCKET = "replicas.sock"
 class Offer:
     """The snapshot of `step` that lies in the area of `local_rank` is to be kept on another node, too."""
 
+    limits: ClassVar = {"step": WHOLE}
+
     local_rank: int
     fence: Fence
     step: int
@@ -28,6 +32,8 @@ class Offer:
 @dataclass(frozen=True, kw_only=True)
 class Settled:
     """What became of the offer of `step`: the neighbour has it, or `error` says why nobody does."""
+
+    limits: ClassVar = {"step": WHOLE}
 
     step: int
     error: str = ""

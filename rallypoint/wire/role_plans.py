@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from fractions import Fraction
+from typing import Any, ClassVar
 
 from rallypoint.wire import codec, env
+from rallypoint.wire.node_range import MAX_NODES
 from rallypoint.wire.plan import Plan
 
-__all__ = ["RolePlan", "place_env", "role_plan", "role_plans", "roles_env"]
+__all__ = ["DEVICES", "UNITS", "RolePlan", "place_env", "role_plan", "role_plans", "roles_env", "write_share"]
+
+#: Instances of the simple roles of a job, and devices of all instances: a script can write its own plan.
+UNITS, DEVICES = MAX_NODES, 1 << 17
+
+#: A number of devices, whole or a fraction.
+_SHARE = re.compile(r"[0-9]{1,6}(/[1-9][0-9]{0,5})?")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +41,8 @@ class RolePlan:
         plan: what it runs, as JSON of a `Plan`; that of an elastic role is a job of its own, named `<job>-<role>`.
     """
 
+    limits: ClassVar = {"total": (0, 999_999), "per_group": (1, 999_999), "devices": (0, 13)}
+
     name: str
     elastic: bool
     total: int
@@ -47,6 +59,16 @@ class RolePlan:
         return codec.from_json(Plan, self.plan)
 
     @property
+    def share(self) -> Fraction:
+        """The devices of one instance as a number."""
+        return Fraction(self.devices) if self.devices else Fraction(0)
+
+    @property
+    def units(self) -> int:
+        """How many parts of it are started and ended one by one: an elastic role is one."""
+        return int(self.total > 0) if self.elastic else self.total
+
+    @property
     def groups(self) -> int:
         """How many groups its instances form."""
         return -(-self.total // self.per_group)
@@ -54,14 +76,36 @@ class RolePlan:
 
 def role_plans(plan: Plan) -> tuple[RolePlan, ...]:
     """Return the roles of a job; none of a job that is one elastic role."""
-    return tuple(codec.from_json(RolePlan, item) for item in plan.roles)
+    return _checked(tuple(_read(item) for item in plan.roles))
+
+
+def _checked(roles: tuple[RolePlan, ...]) -> tuple[RolePlan, ...]:
+    units = sum(role.units for role in roles)
+    if units > UNITS:
+        raise codec.WireError("roles", f"{units} instances", f"at most {UNITS} instances of simple roles")
+    devices = sum(role.total * math.ceil(role.share) for role in roles)
+    if devices > DEVICES:
+        raise codec.WireError("roles", f"{devices} devices", f"at most {DEVICES} devices of all instances")
+    return roles
+
+
+def write_share(share: Fraction) -> str:
+    """Return the devices of one instance as the text that `RolePlan.devices` holds."""
+    return str(share.limit_denominator(999_999))
+
+
+def _read(item: Any) -> RolePlan:
+    role = codec.from_json(RolePlan, item)
+    if role.devices and not _SHARE.fullmatch(role.devices):
+        raise codec.WireError("devices", role.devices, "a number of devices such as 2 or 1/2")
+    return role
 
 
 def role_plan(plan: Plan, name: str) -> RolePlan:
     """Return one role of a job; raises `KeyError`."""
     for item in plan.roles:
         if item.get("name") == name:
-            return codec.from_json(RolePlan, item)
+            return _checked((_read(item),))[0]
     raise KeyError(name)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import hmac
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import PID
 from rallypoint.wire.codec import WireError
 
 __all__ = ["ENTRY_LIMIT", "QUEUE", "RoleEntry", "directory_token", "entry_name", "is_queue_name", "read_entry"]
@@ -38,6 +40,8 @@ class RoleEntry:
         pid: of the process on its machine.
         id: random number of the process, as 32 hexadecimal digits.
     """
+
+    limits: ClassVar = {"pid": PID}
 
     role: str
     rank: int

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
+from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit, Folded, Incident
 from rallypoint.wire.missing import Missing
@@ -90,6 +91,8 @@ class Member:
 class RankStatus:
     """One worker: `step` is what the script reported, None when it reports nothing."""
 
+    limits: ClassVar = {"pid": PID, "step": WHOLE}
+
     rank: int
     node: int
     local_rank: int
@@ -105,6 +108,8 @@ class Progress:
     `checkpoint_at` when the coordinator heard of it first, 0 before any (version 2).
     """
 
+    limits: ClassVar = {"step": WHOLE, "resumed_from": WHOLE}
+
     step: int | None = None
     metrics: dict[str, float] = field(default_factory=dict, hash=False)
     checkpoint: str = ""
@@ -119,6 +124,8 @@ class Sample:
 
     `at`: seconds since the epoch, coordinator's clock. `world_size` is that of the round; of the metrics a few are kept.
     """
+
+    limits: ClassVar = {"step": WHOLE}
 
     at: float
     round: int
@@ -156,6 +163,18 @@ class JobStatus:
 
     neighbours: ClassVar[bool] = True
     reported: ClassVar[bool] = True
+
+    #: Rallypoint writes at most 128 KiB of incidents and events, and 96 samples.
+    limits: ClassVar = {
+        "world": (0, MAX_NODES),
+        "waiting": (0, MAX_NODES),
+        "incidents": (0, 4096),
+        "folded": (0, 4096),
+        "events": (0, 8192),
+        "samples": (0, 1024),
+        "phases": (0, 256),
+        "lost": (0, 256),
+    }
 
     version: int = STATUS_VERSION
     job: str

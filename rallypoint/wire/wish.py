@@ -7,7 +7,9 @@ with the agents' reports into the job's status. A wish is known by its number: i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.line import Verb
 
 __all__ = ["ASKED", "NodeAnswer", "RankAnswer", "Wish", "WishStatus"]
@@ -28,6 +30,8 @@ class Wish:
 @dataclass(frozen=True, kw_only=True)
 class RankAnswer:
     """One worker's answer: nothing yet, or `done` at the boundary after `step` steps, or why not (`error`)."""
+
+    limits: ClassVar = {"step": WHOLE}
 
     rank: int
     done: bool = False

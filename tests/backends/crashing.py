@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from rallypoint.backends.contract import Backend, Blueprint, Changes, Pulse, Stored, UnitBackend
 from rallypoint.supervision.actions import Action
-from rallypoint.supervision.conductor import UnitKey, UnitSeen
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.role_records import UnitKey, UnitSeen
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan
 from rallypoint.wire.status import JobStatus

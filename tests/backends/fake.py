@@ -29,9 +29,9 @@ from rallypoint.backends.contract import (
 from rallypoint.job import ElasticJob, compile_plan
 from rallypoint.job.compile_roles import compile_roles, has_roles
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
-from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.status import JobStatus
 from tests.backends.fake_units import FakeUnits

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 from rallypoint.backends.contract import ActionError, Blueprint, JobNotFoundError, UnitBackend, role_job
 from rallypoint.job.compile_roles import one_role
-from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState, wants
+from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan
 

@@ -14,8 +14,8 @@ from rallypoint.backends.contract import Backend
 from rallypoint.backends.requests import request_deletion, request_resumption, request_suspension, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Snapshot
-from rallypoint.supervision.conductor import UnitKey, UnitState
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.supervision.role_records import UnitKey, UnitState
 from rallypoint.wire.env import MASKED
 from rallypoint.wire.status import Outcome
 from tests.backends.crashing import Crashed, Crashing

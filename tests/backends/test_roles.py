@@ -11,7 +11,7 @@ from rallypoint.backends.kubernetes.blueprint import draw
 from rallypoint.backends.roles import RolesError, only_plan, policy_of
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.job.compile_roles import compile_roles
-from rallypoint.supervision.conductor import ConductorPolicy, Level, RolePolicy
+from rallypoint.supervision.role_records import ConductorPolicy, Level, RolePolicy
 from rallypoint.wire.plan import OrphanPolicy
 from rallypoint.wire.role_plans import role_plans, roles_env
 

@@ -14,7 +14,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import PARENT
 from rallypoint.cli.logs_of_roles import Wanted, role_lines
 from rallypoint.job import ElasticJob, load_job
-from rallypoint.supervision.conductor import ConductorRecord, Level
+from rallypoint.supervision.role_records import ConductorRecord, Level
 from rallypoint.wire.status import JobState, JobStatus
 from tests.cluster.jobs import Job, submitted
 from tests.cluster.sites import ClusterSite, LocalSite, Site

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.requests import request_resumption, request_suspension
-from rallypoint.supervision.conductor import Level
 from rallypoint.supervision.record import Phase
+from rallypoint.supervision.role_records import Level
 from tests.cluster.roles_jobs import SERVER, SIMPLE, TRAINER, roles_job
 from tests.cluster.sites import ClusterSite, Site
 

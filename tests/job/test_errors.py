@@ -80,12 +80,12 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"node_unit": 0},
-            "node_unit: 0 is not allowed; expected a whole number of 1 or more",
+            "node_unit: 0 is not allowed; expected a whole number from 1 to 16384",
             id="a unit of nothing",
         ),
         pytest.param(
             {"nproc_per_node": "gpu"},
-            "nproc_per_node: 'gpu' is not allowed; expected a whole number of 1 or more",
+            "nproc_per_node: 'gpu' is not allowed; expected a whole number from 1 to 65535",
             id="processes in words",
         ),
         pytest.param(

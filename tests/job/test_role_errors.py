@@ -66,3 +66,20 @@ from tests.job.test_errors import DURATION, GOOD, text_of
 def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
     """One mistake gives one line: path, value, what is allowed."""
     assert text_of({**GOOD, **change}) == text
+
+
+@pytest.mark.parametrize(
+    ("roles", "text"),
+    [
+        ({"judge": {"total": 16385}}, "roles: 16385 instances of simple roles are not allowed; expected at most 16384"),
+        (
+            {"judge": {"total": 16384, "instance_resources": {"gpus": 9}}},
+            "roles: 147456 devices are not allowed; expected at most 131072 in a job",
+        ),
+    ],
+)
+def test_more_instances_than_a_plan_may_hold_are_refused(roles, text):
+    """A plan with more is not read, so that no script can make a supervisor start millions of them."""
+    simple = {name: {"launch": "simple", "entrypoint": "x.py", **role} for name, role in roles.items()}
+
+    assert text in text_of({"name": "j", "roles": simple})

@@ -12,7 +12,7 @@ from rallypoint.backends.kubernetes.labels import Part, PodLabels
 from rallypoint.backends.kubernetes.roles.lives import Life, Lives, MadePod, read_lives, write_lives
 from rallypoint.backends.kubernetes.roles.seen import seen
 from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
-from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
+from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 
 KEY = UnitKey(role="a", attempt=1, reset=0, index=0, incarnation=1)
 BACK_OFF = Waiting(reason="CrashLoopBackOff", message="")

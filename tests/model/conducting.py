@@ -11,7 +11,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rallypoint.supervision.conductor import (
+from rallypoint.supervision.conductor import conduct, delete, new_record, take_over, wants
+from rallypoint.supervision.role_records import (
     ConductorPolicy,
     ConductorRecord,
     Phase,
@@ -20,11 +21,6 @@ from rallypoint.supervision.conductor import (
     UnitKey,
     UnitSeen,
     UnitState,
-    conduct,
-    delete,
-    new_record,
-    take_over,
-    wants,
 )
 
 __all__ = ["Conducted", "Faults", "Move", "check", "moves", "start"]

@@ -13,8 +13,8 @@ from rallypoint.job.compile_roles import compile_roles
 from rallypoint.report.page.roles import roles_as_of, roles_page
 from rallypoint.report.page.values import Page
 from rallypoint.report.roles import RoleSeen
-from rallypoint.supervision.conductor import ConductorRecord, Level, RoleRecord, Step
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
+from rallypoint.supervision.role_records import ConductorRecord, Level, RoleRecord, Step
 from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan

@@ -14,8 +14,8 @@ from rallypoint.provider.sensing.finding import Found
 from rallypoint.provider.sensing.roles import elastic_record, simple_record
 from rallypoint.provider.sensing.seen import Memory, Seen
 from rallypoint.sensors import HangSensor, JobStateSensor, ProgressSensor, RendezvousSensor
-from rallypoint.supervision.conductor import ConductorRecord, RoleRecord
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.supervision.role_records import ConductorRecord, RoleRecord
 from rallypoint.wire.role_plans import RolePlan
 from tests.provider.fake_backend import SUCCESS, FakeBackend
 from tests.provider.records import failed, record, succeeded

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.supervision.conductor import (
+from rallypoint.supervision.conductor import conduct, delete, new_record, take_over, wants
+from rallypoint.supervision.role_records import (
     ConductorPolicy,
     ConductorRecord,
     Decision,
@@ -22,11 +23,6 @@ from rallypoint.supervision.conductor import (
     UnitKey,
     UnitSeen,
     UnitState,
-    conduct,
-    delete,
-    new_record,
-    take_over,
-    wants,
 )
 from rallypoint.wire import codec
 from tests.model import conducting

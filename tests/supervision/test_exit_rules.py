@@ -9,7 +9,7 @@ import pytest
 from rallypoint.job import load_job
 from rallypoint.job.compile_roles import compile_roles
 from rallypoint.supervision.conducting import final
-from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
+from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire.plan import Plan
 
 KEY = UnitKey(role="judge", attempt=1, reset=0, index=0, incarnation=1)

@@ -143,11 +143,11 @@ def test_the_bare_words_of_earlier_versions_are_read() -> None:
 @given(INTEGERS)
 def test_an_integer_of_a_message_has_at_most_64_bits(number: int) -> None:
     """A larger one is refused by its name, whatever its size; a float takes it where a double can."""
-    fields = {**codec.to_json(REPORT), "round": number}
+    fields = {**codec.to_json(REPORT), "sequence": number}
     if sanitize.INT_MIN <= number <= sanitize.INT_MAX:
-        assert codec.from_json(AgentReport, fields).round == number
+        assert codec.from_json(AgentReport, fields).sequence == number
     else:
-        with pytest.raises(codec.WireError, match=r"round: 'an integer of .* bits' is not allowed"):
+        with pytest.raises(codec.WireError, match=r"sequence: 'an integer of .* bits' is not allowed"):
             codec.from_json(AgentReport, fields)
     try:
         assert codec.from_json(Progress, {"at": number}).at == float(number)

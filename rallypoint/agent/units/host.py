@@ -31,8 +31,9 @@ from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
 from rallypoint.agent.workers.zygote.launcher import Launcher
-from rallypoint.supervision.conductor import UnitKey, wants
+from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.role_records import UnitKey
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import PRIVATE_FILE

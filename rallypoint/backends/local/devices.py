@@ -20,7 +20,7 @@ def assigned(roles: Iterable[RolePlan]) -> Mapping[tuple[str, int], tuple[int, .
     """
     places: dict[str, list[RolePlan]] = {}
     for role in roles:
-        if role.devices and Fraction(role.devices) > 0 and role.total:
+        if role.share > 0 and role.total:
             places.setdefault(role.place or f"role {role.name}", []).append(role)
     found: dict[tuple[str, int], tuple[int, ...]] = {}
     first = 0
@@ -33,21 +33,27 @@ def assigned(roles: Iterable[RolePlan]) -> Mapping[tuple[str, int], tuple[int, .
 def _fill(members: Sequence[RolePlan], group: int, first: int, found: dict[tuple[str, int], tuple[int, ...]]) -> int:
     """Place one group from device `first` on; return how many devices it has."""
     left: list[Fraction] = []
-    for at in range(max(role.per_group for role in members)):
-        for role in members:
-            index = group * role.per_group + at
-            if at >= role.per_group or index >= role.total:
-                continue
-            share = Fraction(role.devices)
-            if share >= 1:
-                chosen = list(range(len(left), len(left) + int(share)))
-                left += [Fraction(0)] * int(share)
-            else:
-                chosen = [next((number for number, room in enumerate(left) if room >= share), len(left))]
-                if chosen[0] == len(left):
-                    left.append(Fraction(1))
-                left[chosen[0]] -= share
-            found[role.name, index] = tuple(first + number for number in chosen)
+    searched: dict[Fraction, int] = {}
+    present = [
+        (index - group * role.per_group, place, index)
+        for place, role in enumerate(members)
+        for index in range(group * role.per_group, min((group + 1) * role.per_group, role.total))
+    ]
+    for _, place, index in sorted(present):
+        role = members[place]
+        share = role.share
+        if share >= 1:
+            chosen = list(range(len(left), len(left) + int(share)))
+            left += [Fraction(0)] * int(share)
+        else:
+            # Room only shrinks: the search goes on where the last one for an equal share ended.
+            at_device = next((n for n in range(searched.get(share, 0), len(left)) if left[n] >= share), len(left))
+            if at_device == len(left):
+                left.append(Fraction(1))
+            left[at_device] -= share
+            searched[share] = at_device
+            chosen = [at_device]
+        found[role.name, index] = tuple(first + number for number in chosen)
     return len(left)
 
 

@@ -26,8 +26,8 @@ from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.job.model import load_job
-from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
 from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire import codec, env
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, place_env, role_plan, role_plans, roles_env

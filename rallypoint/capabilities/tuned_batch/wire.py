@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.sections import Section
 
 __all__ = [
@@ -31,6 +33,8 @@ class Tuned:
 class Seen:
     """At a batch of so many samples the worker with the most used so many bytes."""
 
+    limits: ClassVar = {"memory": WHOLE}
+
     batch: int
     memory: int
 
@@ -45,6 +49,8 @@ class NodeTuning:
         memory: bytes, the most that a worker of it used with that batch; 0 until enough steps were taken.
         limit: bytes that a worker of it may use.
     """
+
+    limits: ClassVar = {"memory": WHOLE, "limit": WHOLE}
 
     version: int = 0
     batch: int = 0
@@ -63,6 +69,8 @@ class Tuning:
         ceiling: no batch that is larger is tried: memory ran out beyond it. 0 while none is known.
         settled: why the batch stays as it is, for people; "" while it may still change.
     """
+
+    limits: ClassVar = {"limit": WHOLE, "ceiling": WHOLE}
 
     version: int = 0
     batch: int = 0
@@ -83,6 +91,8 @@ class PlanSection(Section, record="Plan", capability="tuned_batch"):
         auto_tuning: the workers' batch grows to what their memory holds, as it is measured.
         tuning_memory: bytes that a worker may use for that; 0 is what its device has.
     """
+
+    limits: ClassVar = {"tuning_memory": WHOLE}
 
     auto_tuning: bool = False
     tuning_memory: int = 0

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from rallypoint.report.model import Goodput, Mood, State, Timeline
+from rallypoint.wire.bounds import PID, WHOLE
 
 __all__ = [
     "PAGE_VERSION",
@@ -45,6 +46,8 @@ class Fault:
     `tail` is the culprit's last lines, `evidence` where each rank of a world stood that hangs.
     """
 
+    limits: ClassVar = {"steps_lost": WHOLE}
+
     number: int
     at: float
     healed_at: float | None
@@ -76,6 +79,8 @@ class RankCell:
     `behind`: steps behind the furthest rank, 0 where that is no more than agents speaking at different moments.
     """
 
+    limits: ClassVar = {"step": WHOLE, "behind": WHOLE, "faults": WHOLE, "pid": PID}
+
     rank: int
     step: int | None
     behind: int = 0
@@ -86,6 +91,8 @@ class RankCell:
 @dataclass(frozen=True, kw_only=True)
 class NodeRow:
     """One node of the last world, with its ranks; `faults` are those of the node and of its ranks."""
+
+    limits: ClassVar = {"faults": WHOLE}
 
     node: int
     host: str

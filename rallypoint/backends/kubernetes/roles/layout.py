@@ -111,14 +111,17 @@ def _group(place: str, number: int, roles: Iterable[Role]) -> Group:
 def _devices(shares: Iterable[Fraction]) -> Iterator[tuple[int, ...]]:
     """Yield the devices of each share: whole devices for itself, or the first device on which a fraction has room."""
     free: list[Fraction] = []
+    searched: dict[Fraction, int] = {}
     for share in shares:
         if share.denominator == 1:
             first = len(free)
             free += [Fraction(0)] * math.floor(share)
             yield tuple(range(first, len(free)))
             continue
-        at = next((index for index, room in enumerate(free) if room >= share), len(free))
+        # Room only shrinks: the search goes on where the last one for an equal share ended.
+        at = next((index for index in range(searched.get(share, 0), len(free)) if free[index] >= share), len(free))
         if at == len(free):
             free.append(Fraction(1))
         free[at] -= share
+        searched[share] = at
         yield (at,)

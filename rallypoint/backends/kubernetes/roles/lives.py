@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.supervision.conductor import UnitKey
+from rallypoint.supervision.role_records import UnitKey
 
 __all__ = ["LIVES_KEY", "Life", "Lives", "MadePod", "instance_of", "read_lives", "write_lives"]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from rallypoint.backends.kubernetes.roles.lives import Life, Lives, instance_of, read_lives
 from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
-from rallypoint.supervision.conductor import UnitKey, UnitSeen, UnitState
+from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 
 __all__ = ["seen"]
 

@@ -30,8 +30,9 @@ from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.job import ElasticJob
-from rallypoint.supervision.conductor import ConductorRecord, Phase, UnitKey, UnitSeen, wants
+from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.role_records import ConductorRecord, Phase, UnitKey, UnitSeen
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan

@@ -127,7 +127,7 @@ def test_an_error_of_a_file_names_the_file(job_file):
         load_job(job_file, nproc_per_node=0)
 
     assert str(caught.value) == (
-        f"{job_file} is not a valid job:\nnproc_per_node: 0 is not allowed; expected a whole number of 1 or more"
+        f"{job_file} is not a valid job:\nnproc_per_node: 0 is not allowed; expected a whole number from 1 to 65535"
     )
     assert caught.value.source == str(job_file)
 

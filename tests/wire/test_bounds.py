@@ -125,7 +125,7 @@ def role(**changed: Any) -> dict[str, Any]:
         ({"devices": "30000000"}, "devices: '30000000' is not allowed; expected a number of devices such as 2 or 1/2"),
         ({"devices": "1/0"}, "devices: '1/0' is not allowed"),
         ({"devices": "1e999999"}, "devices: '1e999999' is not allowed"),
-        ({"devices": "1" * 14}, "expected at most 13 characters"),
+        ({"devices": "1" * 14}, "expected a text of at most 13 characters"),
         (
             {"devices": "999999"},
             f"roles: '3999996 devices' is not allowed; expected at most {DEVICES} devices of all",

@@ -147,7 +147,7 @@ def test_a_world_is_a_multiple_of_the_unit() -> None:
 
     assert len(rendezvous.tick(waiting(kept, 3), kept.last_call).world) == 2
     assert len(waiting(kept, 4).world) == 4
-    for wrong, said in ((0, "a whole number of 1 or more"), (3, "must be multiples of 3")):
+    for wrong, said in ((0, "a whole number from 1 to 16384"), (3, "must be multiples of 3")):
         with pytest.raises(JobError, match=said):
             plan(nnodes="2:4", node_unit=wrong)
 

@@ -247,6 +247,17 @@ def test_an_echo_waits_longer_for_a_member_that_has_not_reported_since() -> None
     assert incident.culprit == killed(1)
 
 
+def test_an_echo_waits_longer_for_a_member_whose_round_has_not_ended() -> None:
+    """Its agent reports as always, and has not noticed yet that its worker was killed."""
+    state = say(training(), report(0, AgentState.FAILED, 1, failures=(echo(0),)), now=50.0)
+    state = say(state, report(1, AgentState.RUNNING, 1), now=50.1)
+    state = rendezvous.tick(state, 50.0 + 2 * ECHO_GRACE)
+    assert not state.incidents
+    state = say(state, report(1, AgentState.FAILED, 1, failures=(killed(1),)), now=53.0)
+    [incident] = state.incidents
+    assert incident.culprit == killed(1)
+
+
 def test_an_echo_does_not_wait_for_ever_for_a_silent_member() -> None:
     """After the limit the echo is charged."""
     state = say(training(), report(0, AgentState.FAILED, 1, failures=(echo(0),)), now=50.0)
@@ -263,7 +274,7 @@ def test_an_echo_without_a_cause_is_charged_itself(comes_back: bool) -> None:
         state = say(state, report(0, AgentState.WAITING, 1, failures=(echo(0),)), report(1, AgentState.WAITING, 1), now=50.2)
         assert state.fence.round == 2
     else:
-        state = say(state, report(1, AgentState.RUNNING, 1), now=50.1)
+        state = say(state, report(1, AgentState.WAITING, 1), now=50.1)
         assert rendezvous.deadline(state) == 50.0 + ECHO_GRACE
         state = rendezvous.tick(state, 51.0)
     [incident] = state.incidents

@@ -39,7 +39,7 @@ The rendezvous depends on no particular capability.
 A rank whose peer is lost fails too, and its failure may be reported first. While a member does not answer, or if all reported
 errors are errors of lost connections, the failure is stored as an echo. A lost node or the failure of another rank replaces the
 echo. If neither is reported within `ECHO_GRACE` or before the next round closes, the echo itself is charged; the grace is
-`ECHO_LIMIT` while a member has not reported since the echo. The round ends immediately in any case.
+`ECHO_LIMIT` while a member has not reported since the echo, or has not ended its round. The round ends immediately in any case.
 
 Deadlines are times of the coordinator's own clock; clocks of two machines are never compared.
 """

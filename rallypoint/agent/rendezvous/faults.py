@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 #: Seconds for which a failure that looks like an echo of another fault waits for that to show before it is charged itself: at
-#: least, and as long as a member has not reported since.
+#: least, and while a member has not reported since or has not ended its round.
 ECHO_GRACE, ECHO_LIMIT = 1.0, 5.0
 
 
@@ -156,12 +156,17 @@ def judge_echoes(state: State, echoes: Echoes, now: float) -> State:
 
 
 def echoes_due(state: State, echoes: Echoes) -> float:
-    """Return when the echoes themselves are charged: later while a member has not reported since the first of them.
+    """Return when the echoes themselves are charged: later while a member may still report the fault behind them.
 
-    Such a member may be the one whose worker broke the round: on an overloaded machine its agent is late.
+    On an overloaded machine an agent is late to report, or late to notice that its worker ended.
     """
-    late = any(p.heard_at < echoes.since and p.gone_at is None for p in members(state))
+    late = any(p.gone_at is None and (p.heard_at < echoes.since or _still_trains(state, p)) for p in members(state))
     return echoes.since + (ECHO_LIMIT if late else ECHO_GRACE)
+
+
+def _still_trains(state: State, peer: Peer) -> bool:
+    """Return whether an agent has not yet reported the end of the round that is over."""
+    return peer.report.state is AgentState.RUNNING and peer.report.round == state.fence.round
 
 
 def charge_echoes(state: State, echoes: Echoes, now: float) -> State:

@@ -14,7 +14,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from rallypoint.wire.bounds import PID, WHOLE
 
 __all__ = [
     "BELL",
@@ -71,6 +73,8 @@ def read_life(name: str) -> tuple[int, int, int] | None:
 class HostReady:
     """`host.json`: the process that looks at its folder when it gets the signal."""
 
+    limits: ClassVar = {"pid": PID, "start_ticks": WHOLE}
+
     pid: int
     start_ticks: int
     boot_id: str
@@ -91,6 +95,8 @@ class UnitStart:
 @dataclass(frozen=True, kw_only=True)
 class UnitStarted:
     """`started.json`: its process."""
+
+    limits: ClassVar = {"pid": PID, "start_ticks": WHOLE}
 
     pid: int
     start_ticks: int

@@ -16,6 +16,8 @@ import pytest
 import rallypoint
 from rallypoint.backends.contract import LogLine, Pulse, Tail
 from rallypoint.backends.local.devices import assigned
+from rallypoint.backends.local.heartbeat import Heartbeat
+from rallypoint.backends.local.node import Shim
 from rallypoint.backends.roles import policy_of
 from rallypoint.checkpoint.manifest import Manifest
 from rallypoint.report.page.values import Page
@@ -33,7 +35,7 @@ from rallypoint.wire.role_plans import DEVICES, UNITS, RolePlan, role_plan, role
 from rallypoint.wire.roles import RoleEntry
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
-from rallypoint.wire.unit_files import UnitStart
+from rallypoint.wire.unit_files import HostReady, UnitStart, UnitStarted
 from rallypoint.wire.wish import Wish
 
 #: What is read from files, annotations and connections that a script can write to.
@@ -163,3 +165,17 @@ def test_the_largest_roles_are_conducted_in_time_proportional_to_their_instances
         ended = conductor.conduct(started.record, seen, policy, 2.0)
         assert ended.record.phase is not role_records.Phase.RUNNING or state is UnitState.FAILED
     assert time.process_time() - began < 8.0
+
+
+@pytest.mark.parametrize("kind", [Heartbeat, Shim, HostReady, UnitStarted], ids=lambda kind: kind.__name__)
+def test_a_process_of_a_machine_that_runs_for_years_can_be_read(kind: Any) -> None:
+    """Its id is the largest that Linux gives, and its start a year after that of the kernel, at 1,000 ticks per second."""
+    values = {"pid": 1 << 22, "start_ticks": 366 * 86_400 * 1000, "counter": 366 * 86_400}
+    texts: dict[str, Any] = {
+        name: values.get(name, [] if name == "command" else 1 if name in {"attempt", "started_at"} else "")
+        for name in hints_of(kind)
+    }
+
+    read = codec.loads(kind, json.dumps(texts))
+
+    assert (read.pid, read.start_ticks) == (values["pid"], values["start_ticks"])

@@ -19,6 +19,7 @@ import weakref
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from rallypoint.backends.contract import BackendError, Pulse
 from rallypoint.backends.local import durable, proc
@@ -26,6 +27,7 @@ from rallypoint.backends.local.files import FULL, read_optional, telling
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.private import private_folder, tighten
 
 __all__ = ["BEAT", "Heartbeat", "beating", "read_pulse"]
@@ -47,6 +49,8 @@ _FILE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\.json", re.ASCII)
 @dataclass(frozen=True, kw_only=True)
 class Heartbeat:
     """What the file says: which process beats, named as one process for ever, and how often it has beaten."""
+
+    limits: ClassVar = {"pid": PID, "start_ticks": WHOLE, "counter": WHOLE}
 
     id: str
     name: str

@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import rallypoint
 from rallypoint.backends.contract import ActionError
@@ -17,6 +18,7 @@ from rallypoint.backends.local import cgroup, durable, proc
 from rallypoint.backends.local.files import FATAL, open_below, read_optional
 from rallypoint.backends.local.shim import EXIT_FILE, FORCE, LOCK_FILE, SHIM_FILE, write_exit
 from rallypoint.supervision.observation import NodeSeen, NodeState
+from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.env import JOB_MARK
 from rallypoint.wire.tail import Bounds, last_lines
 
@@ -45,6 +47,8 @@ _TAIL = Bounds(lines=20, size=8192, width=2048)
 @dataclass(frozen=True, kw_only=True)
 class Shim:
     """`shim.json`: who watches a node, and how its processes are found. `boot_id`, `pid` and `start_ticks` name one process."""
+
+    limits: ClassVar = {"pid": PID, "start_ticks": WHOLE}
 
     boot_id: str
     pid: int

@@ -37,7 +37,7 @@ from rallypoint.checkpoint.memory import area_of
 from rallypoint.training import Snapshots
 from rallypoint.training.commits import Commits
 from rallypoint.training.snapshots.buffers import Buffer
-from rallypoint.training.snapshots.crew import crew_size
+from rallypoint.training.snapshots.copy_threads import copy_thread_count
 from rallypoint.training.snapshots.linux import move
 from rallypoint.wire import env
 
@@ -189,7 +189,7 @@ class Job:
         self.snapshots = Snapshots({"model": self.model, "optimizer": self.optimizer})
         self.snapshots.prepared()
         folder = Path(os.environ[env.SNAPSHOT_DIR]) / "commits"
-        self._commits = Commits(folder, str(id(self)), 1, threads=crew_size(1))
+        self._commits = Commits(folder, str(id(self)), 1, threads=copy_thread_count(1))
         self._parts = {"model": self.model, "optimizer": self.optimizer, "step": 0}
         self._commits.prepare(self._parts)
 

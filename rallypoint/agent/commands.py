@@ -13,11 +13,11 @@ from pathlib import Path
 from rallypoint.agent.auto_config import configured
 from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.disk_space import require_disk_space
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.node.agent import NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.room import require_room
 from rallypoint.agent.setup import SetupError, run_setup
 from rallypoint.agent.tls import job_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
@@ -56,7 +56,7 @@ def node(args: argparse.Namespace) -> int:
         cpus=worker_cpus(plan, os.environ),
     )
     for folder in (args.dir, config.folder, config.log_folder):
-        require_room(folder)
+        require_disk_space(folder)
     os.environ.update(cache_variables(os.environ, args.dir / "cache", writable=home_is_writable(os.environ)))
     try:
         return asyncio.run(_take_part(config, args, secret))

@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 from rallypoint.agent.clock import monotone_clock
+from rallypoint.agent.disk_space import require_disk_space
 from rallypoint.agent.entrypoint import require_entrypoint
 from rallypoint.agent.meeting import meet
 from rallypoint.agent.meeting_place import ATTEMPT, Agreement, address_towards
@@ -24,7 +25,6 @@ from rallypoint.agent.node.agent import Ending, NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.options import RunOptions, read_options
 from rallypoint.agent.report import describe_verdict
-from rallypoint.agent.room import require_room
 from rallypoint.agent.transport.client import CoordinatorClient, FixedEndpoint
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.wire import env
@@ -69,7 +69,7 @@ def log_folder(options: RunOptions) -> Path:
     name = "".join(c if c.isalnum() or c in "-_." else "_" for c in options.plan.name)
     base = options.log_dir or None
     if base is not None:
-        require_room(Path(base))
+        require_disk_space(Path(base))
     folder = Path(tempfile.mkdtemp(prefix=f"{name}_", dir=base))
     if _filed(options):
         log.info("worker logs: dir=%s", folder)

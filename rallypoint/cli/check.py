@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.document import json_text
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import Commands, add_job_command, set_option
 from rallypoint.cli.plain import table_lines
+from rallypoint.cli.services import Services
 from rallypoint.cli.tables import check_table
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.check import NodeCheck, NodeVerdict, measured
@@ -72,7 +72,7 @@ def run(args: argparse.Namespace) -> int:
         args.usage_error("a FILE or --nodes N is required")
     if args.file is not None and (args.image is not None or args.nproc_per_node != 1):
         args.usage_error("--image and --nproc-per-node cannot be used with FILE; use --set")
-    found = asyncio.run(_check(args.doors, args))
+    found = asyncio.run(_check(args.services, args))
     if args.svg is not None:
         _draw(args.svg, found)
     print(json_text(found) if args.json else "\n".join(lines(found)))
@@ -98,7 +98,7 @@ def _draw(path: Path, found: NodeCheck) -> None:
         raise RallypointError(f"--svg {path}: cannot write the file: {error.strerror}") from error
 
 
-async def _check(doors: Doors, args: argparse.Namespace) -> NodeCheck:
+async def _check(services: Services, args: argparse.Namespace) -> NodeCheck:
     from rallypoint.backends.requests import delete, submit_or_adopt  # noqa: PLC0415
     from rallypoint.backends.supervise import supervise  # noqa: PLC0415
     from rallypoint.report.check_picture import read_check  # noqa: PLC0415  as above
@@ -106,7 +106,7 @@ async def _check(doors: Doors, args: argparse.Namespace) -> NodeCheck:
     task = asyncio.current_task()
     if task is not None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    async with doors.backend(args.where) as backend:
+    async with services.backend(args.where) as backend:
         blueprint = _drawn(backend, args)
         name = blueprint.plan.name
         await submit_or_adopt(backend, blueprint, owner=_OWNER, fresh=True)

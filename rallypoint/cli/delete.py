@@ -8,9 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from rallypoint.backends.site import LOCAL, Site
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command
+from rallypoint.cli.services import Services
 
 if TYPE_CHECKING:
     from rallypoint.supervision.observation import Observation
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Delete the job, and say what was done."""
     try:
-        print(asyncio.run(_delete(args.doors, args)))
+        print(asyncio.run(_delete(args.services, args)))
     except KeyboardInterrupt:
         print(
             f"Interrupted before the deletion of job {args.name} completed; run the command again to complete it",
@@ -47,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _delete(doors: Doors, args: argparse.Namespace) -> str:
+async def _delete(services: Services, args: argparse.Namespace) -> str:
     from rallypoint.backends.requests import delete  # noqa: PLC0415  --help does without the backends
 
-    async with doors.backend(args.where) as backend:
+    async with services.backend(args.where) as backend:
         stored = await find(backend, args.name)
         seen = await backend.observe(stored.record)
         await delete(backend, args.name, holder="rallypoint delete")

@@ -36,7 +36,7 @@ from rallypoint.wire.status import JobStatus
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
-    from rallypoint.cli.doors import Doors
+    from rallypoint.cli.services import Services
 
 __all__ = ["Case", "add", "explanation", "run"]
 
@@ -106,7 +106,7 @@ def add(commands: Commands) -> None:
 def run(args: argparse.Namespace) -> int:
     """Tell the story."""
     path = Path(args.job)
-    case = read_case(path) if path.suffix == ".json" or "/" in args.job else asyncio.run(_live(args.doors, args))
+    case = read_case(path) if path.suffix == ".json" or "/" in args.job else asyncio.run(_live(args.services, args))
     if args.incident is not None:
         _tell_incident(case, args.incident, as_json=args.json, svg=args.svg)
     elif args.svg is not None:
@@ -118,8 +118,8 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _live(doors: Doors, args: argparse.Namespace) -> Case:
-    async with doors.backend(args.where) as backend:
+async def _live(services: Services, args: argparse.Namespace) -> Case:
+    async with services.backend(args.where) as backend:
         case = await _case(backend, args.job, args.where)
         roles = []
         for role in await roles_of(backend, case.plan) if case.plan is not None else ():

@@ -10,10 +10,10 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.logs_of_roles import role_lines, wanted
 from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command, natural
+from rallypoint.cli.services import Services
 from rallypoint.cli.terminal import is_screen
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.printable import printable, terminal_stream
@@ -63,13 +63,13 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the lines."""
-    asyncio.run(_print(args.doors, args))
+    asyncio.run(_print(args.services, args))
     return 0
 
 
-async def _print(doors: Doors, args: argparse.Namespace) -> None:
+async def _print(services: Services, args: argparse.Namespace) -> None:
     shown, out = _shown(args), terminal_stream(sys.stdout)
-    async with doors.backend(args.where) as backend:
+    async with services.backend(args.where) as backend:
         stored = await find(backend, args.name)
         plan = stored.plan
         if plan.roles or args.role:

@@ -25,8 +25,8 @@ from rallypoint.cli import (
     supervise,
     suspend,
 )
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import read_where, site_options
+from rallypoint.cli.services import Services
 from rallypoint.usage import HelpFormat, UsageParser
 from rallypoint.version import __version__
 from rallypoint.wire.env import DEBUG
@@ -67,13 +67,13 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main(argv: Sequence[str] | None = None, *, doors: Doors | None = None) -> int:
+def main(argv: Sequence[str] | None = None, *, services: Services | None = None) -> int:
     """Run one command; return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted.
 
     Control characters of what it prints are spelled out: names, errors and output of a job are its script's words.
     """
     with _printable():
-        return _run(argv, doors)
+        return _run(argv, services)
 
 
 @contextlib.contextmanager
@@ -83,10 +83,10 @@ def _printable() -> Iterator[None]:
         yield
 
 
-def _run(argv: Sequence[str] | None, doors: Doors | None) -> int:
+def _run(argv: Sequence[str] | None, services: Services | None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
-    args.doors = doors or Doors()
+    args.services = services or Services()
     try:
         # Of a command about a job file, that may say where the job is.
         args.where = args.place(args, os.environ) if "place" in args else read_where(args, os.environ, parser.error)

@@ -89,7 +89,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 async def _run(args: argparse.Namespace) -> tuple[list[str], bool]:
-    async with args.doors.backend(args.where) as backend:
+    async with args.services.backend(args.where) as backend:
         return await ask(backend, args.name, args.verb, timeout=args.timeout)
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from rallypoint.cli.arguments import argument_options, name_option, place_of
 from rallypoint.cli.document import json_text
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import Commands, add_job_command, job_file_options, world_words
 from rallypoint.cli.plain import fact_lines
+from rallypoint.cli.services import Services
 from rallypoint.cli.values import Fact
 from rallypoint.usage import KUBERNETES_OPTIONS
 from rallypoint.wire.plan import Entry, Plan
@@ -68,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     from rallypoint.backends.roles import RolesError  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
     try:
-        blueprint, refused = asyncio.run(_blueprint(args.doors, args))
+        blueprint, refused = asyncio.run(_blueprint(args.services, args))
     except RolesError as error:
         _print_roles(error, args)
         raise
@@ -97,13 +97,13 @@ def _print_roles(error: RolesError, args: argparse.Namespace) -> None:
         print("\n".join(role_lines(error.job, complete=args.all)), flush=True)
 
 
-async def _blueprint(doors: Doors, args: argparse.Namespace) -> tuple[Blueprint, tuple[Refusal, ...] | None]:
+async def _blueprint(services: Services, args: argparse.Namespace) -> tuple[Blueprint, tuple[Refusal, ...] | None]:
     """Return the plan, and what a server refuses of it; None where none was asked."""
     from rallypoint.cli.work import drawn  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
-    async with doors.backend(args.where) as backend:
+    async with services.backend(args.where) as backend:
         blueprint = drawn(backend, args)
-        return blueprint, await doors.refusals(args.where.site, blueprint) if args.dry_run else None
+        return blueprint, await services.refusals(args.where.site, blueprint) if args.dry_run else None
 
 
 def _document(blueprint: Blueprint) -> dict[str, Any]:

@@ -6,9 +6,9 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command
+from rallypoint.cli.services import Services
 from rallypoint.cli.suspend import nobody
 
 if TYPE_CHECKING:
@@ -38,16 +38,16 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the wish down, and say who will fulfil it."""
-    print("\n".join(asyncio.run(_wish(args.doors, args))))
+    print("\n".join(asyncio.run(_wish(args.services, args))))
     return 0
 
 
-async def _wish(doors: Doors, args: argparse.Namespace) -> list[str]:
+async def _wish(services: Services, args: argparse.Namespace) -> list[str]:
     from rallypoint.backends.requests import request_resize, role_of  # noqa: PLC0415  --help does without
     from rallypoint.supervision.resizing import size_of  # noqa: PLC0415
 
     size = _read(args.nodes)
-    async with doors.backend(args.where) as backend:
+    async with services.backend(args.where) as backend:
         stored = await find(backend, args.name)
         what, sized = f"Job {args.name}", stored
         if args.role or stored.plan.roles:

@@ -7,10 +7,10 @@ import asyncio
 import sys
 
 from rallypoint.cli.document import JobDocument, JobsDocument
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.lookup import look, look_at_all
 from rallypoint.cli.options import Commands, add_job_command
 from rallypoint.cli.screens import print_job, print_jobs
+from rallypoint.cli.services import Services
 from rallypoint.cli.watching import Watched, watch_to_the_end
 
 __all__ = ["add", "run"]
@@ -39,11 +39,11 @@ def run(args: argparse.Namespace) -> int:
     if args.watch and args.name is None:
         args.usage_error("--watch requires a NAME")
     if args.watch:
-        return watch_to_the_end(args.doors, Watched(name=args.name, where=args.where), json=args.json)
+        return watch_to_the_end(args.services, Watched(name=args.name, where=args.where), json=args.json)
     if args.name is not None:
-        print_job(asyncio.run(_look(args.doors, args)), json=args.json)
+        print_job(asyncio.run(_look(args.services, args)), json=args.json)
         return 0
-    jobs, errors = asyncio.run(_look_at_all(args.doors, args))
+    jobs, errors = asyncio.run(_look_at_all(args.services, args))
     if jobs or not errors:
         print_jobs(JobsDocument(jobs=jobs), json=args.json)
     for error in errors:
@@ -51,11 +51,11 @@ def run(args: argparse.Namespace) -> int:
     return 1 if errors else 0
 
 
-async def _look(doors: Doors, args: argparse.Namespace) -> JobDocument:
-    async with doors.backend(args.where) as backend:
+async def _look(services: Services, args: argparse.Namespace) -> JobDocument:
+    async with services.backend(args.where) as backend:
         return await look(backend, args.name)
 
 
-async def _look_at_all(doors: Doors, args: argparse.Namespace) -> tuple[tuple[JobDocument, ...], tuple[str, ...]]:
-    async with doors.backend(args.where) as backend:
+async def _look_at_all(services: Services, args: argparse.Namespace) -> tuple[tuple[JobDocument, ...], tuple[str, ...]]:
+    async with services.backend(args.where) as backend:
         return await look_at_all(backend)

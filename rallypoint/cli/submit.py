@@ -96,9 +96,9 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:
             print(told(done, args.where)[0])
         watched = Watched(name=done.name, where=args.where, left=left, here=here)
-        return watch_to_the_end(args.doors, watched, json=args.json)
+        return watch_to_the_end(args.services, watched, json=args.json)
     print(json_text(done) if args.json else "\n".join(told(done, args.where)), flush=True)
-    return supervise_to_the_end(args.doors, args.where, done.name) if here else 0
+    return supervise_to_the_end(args.services, args.where, done.name) if here else 0
 
 
 def told(done: Submitted, where: Where) -> tuple[str, ...]:
@@ -140,7 +140,7 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
     from rallypoint.cli.work import drawn  # noqa: PLC0415  pydantic is slow to import, and --help does without
     from rallypoint.job.secret_env import env_warnings  # noqa: PLC0415
 
-    async with args.doors.backend(args.where) as backend:
+    async with args.services.backend(args.where) as backend:
         blueprint = drawn(backend, args, orphan_policy=args.orphan_policy)
         await plan.check(blueprint)
         for warning in (*blueprint.warnings, *env_warnings(blueprint.job)):

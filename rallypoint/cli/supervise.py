@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
+from rallypoint.cli.services import Services
 from rallypoint.report.endings import failure_story, success_line
 from rallypoint.report.story import story_of
 from rallypoint.supervision.record import JobRecord, Phase
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     """Supervise; return 0 when the job succeeded or was deleted, 1 when it failed, 143 after SIGTERM."""
     from rallypoint.backends.contract import JobNotFoundError  # noqa: PLC0415  --help does without the backends
 
-    doors = _with_credentials(args.doors) if args.credentials_from_stdin else args.doors
+    services = _with_credentials(args.services) if args.credentials_from_stdin else args.services
     try:
-        code = supervise_to_the_end(doors, args.where, args.name)
+        code = supervise_to_the_end(services, args.where, args.name)
     except JobNotFoundError as error:
         if not args.ignore_outcome:
             raise
@@ -69,25 +69,25 @@ def run(args: argparse.Namespace) -> int:
     return 0 if args.ignore_outcome and code == _FAILED else code
 
 
-def _with_credentials(doors: Doors) -> Doors:
-    """Return the doors for whoever has the credentials that standard input holds; nobody else can read them there any more."""
+def _with_credentials(services: Services) -> Services:
+    """Return the services with the credentials on standard input, which is read once."""
     from rallypoint.backends.credentials import Credentials  # noqa: PLC0415
 
     credentials = Credentials.from_json(sys.stdin.read())
     # An exec plugin would have our standard input.
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
-    return doors.with_credentials(credentials)
+    return services.with_credentials(credentials)
 
 
-def supervise_to_the_end(doors: Doors, where: Where, name: str) -> int:
+def supervise_to_the_end(services: Services, where: Where, name: str) -> int:
     """Supervise in the foreground, with what happens on standard error; return the exit code."""
     unstalled()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
     limit_repeated_lines()
     latest = _Latest()
     try:
-        record = asyncio.run(_supervise(doors, where, name, latest))
+        record = asyncio.run(_supervise(services, where, name, latest))
     except (KeyboardInterrupt, asyncio.CancelledError) as error:
         print(_left(where, name, latest.record), file=sys.stderr)
         if isinstance(error, KeyboardInterrupt):
@@ -119,11 +119,11 @@ def _left(where: Where, name: str, record: JobRecord | None) -> str:
     return f"Job {name} is being deleted; if it still exists, complete the deletion with: {again}"
 
 
-async def _supervise(doors: Doors, where: Where, name: str, latest: _Latest) -> JobRecord | None:
+async def _supervise(services: Services, where: Where, name: str, latest: _Latest) -> JobRecord | None:
     from rallypoint.backends.supervise import supervise  # noqa: PLC0415  --help does without the backends
 
     _settle_signals(asyncio.current_task())
-    async with doors.backend(where) as backend:
+    async with services.backend(where) as backend:
         await find(backend, name)
         return await supervise(backend, name, holder="rallypoint supervise", on_turn=latest)
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.options import Where, spell_command
+from rallypoint.cli.services import Services
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.usage import ADVANCED_OPTIONS, KUBERNETES_OPTIONS, UsageParser
 from rallypoint.wire.errors import RallypointError
@@ -101,7 +101,7 @@ class Leaving:
 
     way: Way
     where: Where
-    doors: Doors
+    services: Services
     pods: SupervisorPods | None = None
 
     async def check(self, blueprint: Blueprint) -> None:
@@ -114,7 +114,7 @@ class Leaving:
         if self.pods is not None:
             return self._left_to_pod(name, await self.pods.leave(name), self.pods)
         if self.way is Way.PROCESS:
-            return self._left_to_process(name, self.doors.spawn_supervisor(name, self.where.site))
+            return self._left_to_process(name, self.services.spawn_supervisor(name, self.where.site))
         return Left()
 
     def _left_to_pod(self, name: str, pod: str, pods: SupervisorPods) -> Left:
@@ -124,7 +124,7 @@ class Leaving:
         return Left(pod=pod, lost=lost)
 
     def _left_to_process(self, name: str, pid: int) -> Left:
-        log = self.doors.supervisor_log(name, self.where.site)
+        log = self.services.supervisor_log(name, self.where.site)
 
         async def lost() -> str:
             await ended(pid)
@@ -144,9 +144,9 @@ def leaving(args: argparse.Namespace) -> Leaving:
     for option, value in (("image", args.supervisor_image), ("account", args.supervisor_account)):
         if value and way is not Way.POD:
             args.usage_error(f"--supervisor-{option} {value} requires --supervise pod; this job uses --supervise {way.value}")
-    doors: Doors = args.doors
-    pods = doors.supervisor_pods(where.site, args.supervisor_image, args.supervisor_account) if way is Way.POD else None
-    return Leaving(way=way, where=where, doors=doors, pods=pods)
+    services: Services = args.services
+    pods = services.supervisor_pods(where.site, args.supervisor_image, args.supervisor_account) if way is Way.POD else None
+    return Leaving(way=way, where=where, services=services, pods=pods)
 
 
 async def taken_on(backend: Backend, record: JobRecord, left: Left, where: Where) -> JobRecord:

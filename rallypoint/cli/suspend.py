@@ -6,10 +6,10 @@ import argparse
 import asyncio
 from typing import TYPE_CHECKING
 
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.lookup import find, supervisor_of
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
 from rallypoint.cli.orders import add_timeout, ask
+from rallypoint.cli.services import Services
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
@@ -49,16 +49,16 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Write the wish down, and say who will fulfil it; of a paused job, what its ranks answered."""
-    lines, done = asyncio.run(_wish(args.doors, args))
+    lines, done = asyncio.run(_wish(args.services, args))
     print("\n".join(lines))
     return 0 if done else 1
 
 
-async def _wish(doors: Doors, args: argparse.Namespace) -> tuple[list[str], bool]:
+async def _wish(services: Services, args: argparse.Namespace) -> tuple[list[str], bool]:
     from rallypoint.backends.requests import request_resumption, request_suspension  # noqa: PLC0415
     from rallypoint.backends.worker_commands import may_be_paused  # noqa: PLC0415  --help does without
 
-    async with doors.backend(args.where) as backend:
+    async with services.backend(args.where) as backend:
         before = (await find(backend, args.name)).record
         if not args.suspend and not before.suspend and not before.finished and may_be_paused(before):
             return await ask(backend, args.name, "resume", timeout=args.timeout)

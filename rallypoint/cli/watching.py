@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from rallypoint.cli.document import JobDocument
-from rallypoint.cli.doors import Doors
 from rallypoint.cli.lookup import roles_of, supervisor_of
 from rallypoint.cli.options import Where, spell_command
 from rallypoint.cli.screens import Screen, choose_screen
+from rallypoint.cli.services import Services
 from rallypoint.cli.supervisors import Left, SupervisorLostError
 from rallypoint.supervision.record import Phase
 
@@ -38,12 +38,12 @@ class Watched:
     here: bool = False
 
 
-def watch_to_the_end(doors: Doors, job: Watched, *, json: bool) -> int:
+def watch_to_the_end(services: Services, job: Watched, *, json: bool) -> int:
     """Show a job until it is over; return 0 when it succeeded, 1 when it failed or was deleted, 130 after Ctrl-C."""
     try:
         screen = choose_screen(json=json)
         with screen:
-            last = asyncio.run(_follow(doors, job, screen))
+            last = asyncio.run(_follow(services, job, screen))
             screen.end(last)
     except KeyboardInterrupt:
         print(f"Job {job.name} {_goes_on(job)}", file=sys.stderr)
@@ -60,10 +60,10 @@ def _goes_on(job: Watched) -> str:
     return f"continues; to watch it again: {spell_command(job.where, 'status', job.name, '--watch')}"
 
 
-async def _follow(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
-    showing = asyncio.create_task(_show(doors, job, screen))
+async def _follow(services: Services, job: Watched, screen: Screen) -> JobDocument:
+    showing = asyncio.create_task(_show(services, job, screen))
     if job.here:
-        return await _supervised(doors, job, showing)
+        return await _supervised(services, job, showing)
     watchers = {showing}
     if job.left.lost is not None:
         watchers.add(asyncio.create_task(_supervisor_lost(job, job.left.lost, showing)))
@@ -74,21 +74,21 @@ async def _follow(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
     return done.pop().result()
 
 
-async def _supervised(doors: Doors, job: Watched, showing: asyncio.Task[JobDocument]) -> JobDocument:
+async def _supervised(services: Services, job: Watched, showing: asyncio.Task[JobDocument]) -> JobDocument:
     """Supervise until the job has come to rest, whatever becomes of the screen; return what is shown last."""
     from rallypoint.backends.supervise import supervise  # noqa: PLC0415  as below
 
-    async with doors.backend(job.where) as backend:
+    async with services.backend(job.where) as backend:
         await supervise(backend, job.name, holder="rallypoint submit")
     return await showing
 
 
-async def _show(doors: Doors, job: Watched, screen: Screen) -> JobDocument:
+async def _show(services: Services, job: Watched, screen: Screen) -> JobDocument:
     from rallypoint.backends.contract import JobNotFoundError  # noqa: PLC0415  --help does without the backends
     from rallypoint.backends.supervise import watch  # noqa: PLC0415
 
     last = None
-    async with doors.backend(job.where) as backend:
+    async with services.backend(job.where) as backend:
         async for seen in watch(backend, job.name):
             supervisor = await supervisor_of(backend, seen.record)
             roles = await roles_of(backend, seen.plan)

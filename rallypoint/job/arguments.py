@@ -1,8 +1,8 @@
 """The arguments of DLRover's document: each by its name there, and the field of a job that it means here. Pure.
 
-One table for all doors: keys at the top level of a job file, annotations, flags of the command line, environment variables,
-the defaults of a connection, and the page that tells of them (docs/reference/arguments.md). What an argument may say is the
-rule of its field, unless that document allows less.
+One table for all places where they are set: keys at the top level of a job file, annotations, flags of the command line,
+environment variables, the defaults of a connection, and the page that tells of them (docs/reference/arguments.md). What an
+argument may say is the rule of its field, unless that document allows less.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rallypoint.provider import doors
+from rallypoint.provider import backend_access
 from rallypoint.provider.errors import JobRefused, positive
 from rallypoint.provider.place import place_of
 from rallypoint.provider.placed import PlacedOperator
@@ -54,7 +54,7 @@ class DeleteJobOperator(PlacedOperator):
 
     def open_backend(self) -> Backend:
         """Return the backend that the job runs on."""
-        return doors.open_backend(place_of(self))
+        return backend_access.open_backend(place_of(self))
 
     def execute(self, context: Context) -> bool:
         """Delete the job."""

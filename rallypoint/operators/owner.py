@@ -29,7 +29,7 @@ from airflow.sdk.exceptions import AirflowTaskTimeout, TaskDeferralError, TaskDe
 
 from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
 from rallypoint.operators.reporting import TellsLineage, advice, count_end, growing, mark_outlets, note_job
-from rallypoint.provider import doors
+from rallypoint.provider import backend_access
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.delivery import ending_event
 from rallypoint.provider.errors import (
@@ -142,11 +142,11 @@ class JobOwner(TellsLineage, PlacedOperator):
 
     def open_backend(self) -> Backend:
         """Return the backend that the job runs on."""
-        return doors.open_backend(place_of(self))
+        return backend_access.open_backend(place_of(self))
 
     def spawn_supervisor(self, claim: Claim) -> None:
         """Leave a supervisor behind that sees to the job without this task."""
-        doors.spawn_supervisor(claim)
+        backend_access.spawn_supervisor(claim)
 
     async def ask_state(self, context: Context) -> str | None:
         """Return the present state of this task, as Airflow has it."""

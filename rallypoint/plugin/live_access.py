@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
-from rallypoint.provider import doors
+from rallypoint.provider import backend_access
 from rallypoint.provider.place import Place
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def open_live(place: Place) -> Backend:
         from rallypoint.backends.local.backend import LocalBackend  # noqa: PLC0415  as above
 
         return LocalBackend(registry.default_home(), own_folders=True)
-    located = doors.resolve(place)
+    located = backend_access.resolve(place)
     site, credentials = registry.static_access(located.site, located.credentials)
     if site.kind == LOCAL:  # an edited connection
         return open_live(Place(backend=LOCAL))

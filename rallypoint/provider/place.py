@@ -37,7 +37,7 @@ class Placed(Protocol):
 class Place:
     """What a task itself says of where its job is, and which connection says the rest. It may be stored as plain text.
 
-    The connection is read by whoever goes there (`doors.resolve`): a worker, a triggerer, the page in the UI.
+    The connection is read by whoever goes there (`backend_access.resolve`): a worker, a triggerer, the page in the UI.
 
     Attributes:
         backend: `local`, `kubernetes` or `ray`; "" is what the connection says, and without one `local`.

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator
 
-from rallypoint.provider import doors
+from rallypoint.provider import backend_access
 from rallypoint.provider.connections.locating import Located
 from rallypoint.provider.place import PLACE_FIELDS, check_place, place_of
 
@@ -57,4 +57,4 @@ class PlacedOperator(BaseOperator):
 
         What it returns may hold secrets: it is never kept on the operator.
         """
-        return doors.resolve(place_of(self))
+        return backend_access.resolve(place_of(self))

@@ -49,15 +49,15 @@ class ElasticTrainingTrigger(BaseTrigger):
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job, its connection read anew. Blocks; called in a thread."""
-        from rallypoint.provider import doors  # noqa: PLC0415  see above
+        from rallypoint.provider import backend_access  # noqa: PLC0415  see above
 
-        return doors.open_backend(self.claim.place)
+        return backend_access.open_backend(self.claim.place)
 
     def spawn_supervisor(self, claim: Claim) -> None:
         """Leave a supervisor behind that sees to the job without the triggerer. Blocks; called in a thread."""
-        from rallypoint.provider import doors  # noqa: PLC0415  see above
+        from rallypoint.provider import backend_access  # noqa: PLC0415  see above
 
-        doors.spawn_supervisor(claim)
+        backend_access.spawn_supervisor(claim)
 
     async def ask_state(self) -> str | None:
         """Return the present state of the task that waits for this trigger."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from rallypoint.backends.contract import Backend
     from rallypoint.provider.sensing.finding import Finding
-    from rallypoint.provider.sensing.seen import Memory
+    from rallypoint.provider.sensing.observation import Memory
     from rallypoint.provider.sensing.whose import Asking
 
 __all__ = ["ENDS", "JobSensor"]
@@ -93,7 +93,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job."""
-        from rallypoint.provider.doors import open_backend  # noqa: PLC0415  a DAG file only names the sensor
+        from rallypoint.provider.backend_access import open_backend  # noqa: PLC0415  a DAG file only names the sensor
 
         return open_backend(place_of(self))
 
@@ -190,7 +190,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
     # --- What is kept between two pokes: here, and where each poke has a process of its own, in the task's state store.
 
     def _recalled(self, context: Context) -> Memory:
-        from rallypoint.provider.sensing.seen import Memory  # noqa: PLC0415  as above
+        from rallypoint.provider.sensing.observation import Memory  # noqa: PLC0415  as above
 
         store: Any = context.get("task_state_store") if self.reschedule else None
         kept = None if store is None else store.get(_MEMORY)

@@ -43,7 +43,7 @@ from rallypoint.training.randomness import random_state
 from rallypoint.training.reporting import report_progress
 from rallypoint.training.rounds import current_rounds
 from rallypoint.training.snapshots.choosing import newer_than_stored
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.loading import load_from_memory
 from rallypoint.training.snapshots.snapshots import Snapshots, agent_folder, shared_lineage
 from rallypoint.training.stored import key_of, load_stored, quiet, random_key, who_failed
@@ -73,7 +73,7 @@ class StepSnapshots:
         folder = _wanted()
         if folder is None:
             return None
-        lineage, stored, crew = shared_lineage(folder), agree(newest), Crew(1)
+        lineage, stored, crew = shared_lineage(folder), agree(newest), CopyThreadPool(1)
         try:
             age = load_from_memory(folder, state, crew, wanted=lambda age: newer_than_stored(age, lineage, stored))
         finally:

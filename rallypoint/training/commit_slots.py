@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 
-from rallypoint.checkpoint.room import free_memory
+from rallypoint.checkpoint.free_memory import free_memory
 from rallypoint.training.snapshots.buffers import fault_in
 from rallypoint.training.snapshots.pinning import Registration
 from rallypoint.wire.private import private_folder

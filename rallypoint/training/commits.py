@@ -37,7 +37,7 @@ from rallypoint.training.commit_slots import Form, Held, Slot
 from rallypoint.training.randomness import random_state, restore_random_state
 from rallypoint.training.signed import sign, verify
 from rallypoint.training.snapshots.capture import guarded_by, optimizers_of, state_size
-from rallypoint.training.snapshots.crew import Crew, Piece
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool, Piece
 from rallypoint.training.snapshots.device_copies import Marks
 
 __all__ = ["SLOTS", "Commits", "Held"]
@@ -96,7 +96,7 @@ class Commits:
         self._places: Form = ()
         self._data_bytes = 0
         self._lazy = True
-        self._crew = Crew(threads)
+        self._crew = CopyThreadPool(threads)
         self._behind = ThreadPoolExecutor(1, thread_name_prefix="rallypoint-commit")
         self._under_way: Future[None] | None = None
         self._copied = threading.Event()

@@ -40,7 +40,7 @@ from rallypoint.training.healing import ROUND, heal
 from rallypoint.training.line import Line, current_line
 from rallypoint.training.orders import Orders, StoreBoundaries, World
 from rallypoint.training.rounds import Rounds, current_rounds
-from rallypoint.training.snapshots.crew import crew_size
+from rallypoint.training.snapshots.copy_threads import copy_thread_count
 from rallypoint.training.state import State
 from rallypoint.training.wrappers import is_sharded, refit, why_not
 from rallypoint.wire import env
@@ -149,7 +149,7 @@ class Session:
             return None
         named = os.environ.get(env.SNAPSHOT_DIR)
         folder = Path(named) / "commits" if named else None
-        threads = crew_size(environment_int(os.environ, "LOCAL_WORLD_SIZE", default=1))
+        threads = copy_thread_count(environment_int(os.environ, "LOCAL_WORLD_SIZE", default=1))
         session = cls(state, line, rounds, Commits(folder, str(job.local_rank), job.fence.attempt, threads=threads))
         orders.take()
         line.listen(session._ear)

@@ -26,7 +26,7 @@ from rallypoint.training.agreement import agree, place
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.training.randomness import restore_random_state
 from rallypoint.training.reporting import report_resumed
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.loading import load_from_store
 
 __all__ = ["key_of", "load_stored", "quiet", "random_key", "who_failed"]
@@ -110,7 +110,7 @@ def _read(choice: _Choice, state: MutableMapping[str, Any]) -> None:
 
 def _read_snapshot(checkpoint: Checkpoint, manifest: Manifest, state: MutableMapping[str, Any]) -> None:
     """Take up a snapshot that was persisted into a folder; raises `DamagedCheckpointError` on every rank."""
-    crew = Crew(1)
+    crew = CopyThreadPool(1)
     try:
         load_from_store(FolderStore(checkpoint.path.parent), checkpoint, manifest, state, crew)
     finally:

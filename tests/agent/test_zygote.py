@@ -19,11 +19,11 @@ from rallypoint.agent.workers.reaper import Ended
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.zygote import choosing, pages
 from rallypoint.agent.workers.zygote.launcher import Launcher
-from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted, declared
+from rallypoint.agent.workers.zygote.messages import Order, frame, receive
 from rallypoint.agent.workers.zygote.preload import load, without
 from rallypoint.agent.workers.zygote.program import Program, What, parse
 from rallypoint.agent.workers.zygote.standby import Standby, StandbyLostError
-from rallypoint.agent.workers.zygote.words import Order, frame, receive
+from rallypoint.agent.workers.zygote.standby_pool import StandbyPool, Wanted, declared
 from rallypoint.wire.plan import Entry, Plan
 from tests.agent.fakes import DeafReaper
 
@@ -205,10 +205,10 @@ async def test_a_start_method_that_is_asked_for_is_kept_to(
     config = NodeConfig(
         plan=plan, attempt=1, node=0, incarnation=0, host="h", folder=tmp_path, log_folder=tmp_path, streams=Streams()
     )
-    nursery = launcher_of(config, Counting(), DeafReaper())._nursery
+    standbys = launcher_of(config, Counting(), DeafReaper())._pool
 
-    assert (nursery is None) == (method in ("spawn", "forkserver"))
-    assert (f"but the start method is {method}" in caplog.text) == (nursery is None)
+    assert (standbys is None) == (method in ("spawn", "forkserver"))
+    assert (f"but the start method is {method}" in caplog.text) == (standbys is None)
 
 
 def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -219,7 +219,7 @@ def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog:
         plan=plan, attempt=1, node=0, incarnation=0, host="h", folder=tmp_path, log_folder=tmp_path, streams=Streams()
     )
 
-    assert launcher_of(config, Counting(), DeafReaper())._nursery is None
+    assert launcher_of(config, Counting(), DeafReaper())._pool is None
     assert "--virtual-local-rank gives each worker another value of CUDA_VISIBLE_DEVICES" in caplog.text
 
 
@@ -251,8 +251,8 @@ class Fork(Standby):
         return self.pid
 
 
-class Stocked(Nursery):
-    """A nursery with forks that are ready."""
+class Stocked(StandbyPool):
+    """A standbys with forks that are ready."""
 
     def __init__(self, *forks: Fork) -> None:
         self.forks, self.refills = list(forks), 0
@@ -276,46 +276,46 @@ COMMAND = Command(argv=[PYTHON, "-u", "/w/t.py"], env={"OMP_NUM_THREADS": "1", "
 
 async def test_the_first_workers_are_programs() -> None:
     """The zygote is started beside the first of them, and nobody waits for it."""
-    spawner, nursery = Counting(), Stocked()
-    launcher = Launcher(spawner, nursery, startup="/s.py", names="/names")
+    spawner, standbys = Counting(), Stocked()
+    launcher = Launcher(spawner, standbys, startup="/s.py", names="/names")
 
     assert [await launcher.spawn(COMMAND, print) for _ in range(2)] == [1001, 1002]
-    assert nursery.begun == ["/w"]
+    assert standbys.begun == ["/w"]
     assert spawner.commands[0].env["RALLYPOINT_MODULES_FILE"] == "/names"
 
 
 async def test_later_ones_are_forks_while_there_are_any() -> None:
     """One that is lost costs nothing; where there is none left a program is started."""
     spawner, forks = Counting(), [Fork(5, lost=True), Fork(6)]
-    nursery = Stocked(*forks)
-    launcher = Launcher(spawner, nursery, startup="/s.py")
+    standbys = Stocked(*forks)
+    launcher = Launcher(spawner, standbys, startup="/s.py")
     await launcher.spawn(COMMAND, print)
 
     assert [await launcher.spawn(COMMAND, print) for _ in range(2)] == [6, 1002]
     assert forks[1].became == (COMMAND, "/s.py")
-    assert nursery.refills == 2
+    assert standbys.refills == 2
 
 
 async def test_other_variables_need_another_zygote() -> None:
     """A fork would have the libraries as they were loaded with the old ones."""
-    spawner, nursery = Counting(), Stocked(Fork(5))
-    launcher = Launcher(spawner, nursery)
+    spawner, standbys = Counting(), Stocked(Fork(5))
+    launcher = Launcher(spawner, standbys)
     await launcher.spawn(COMMAND, print)
 
     pid = await launcher.spawn(replace(COMMAND, env={**COMMAND.env, "OMP_NUM_THREADS": "4"}), print)
 
-    assert (pid, len(nursery.begun), len(nursery.forks)) == (1002, 2, 1)
+    assert (pid, len(standbys.begun), len(standbys.forks)) == (1002, 2, 1)
 
 
 async def test_what_is_no_python_is_a_program(caplog: pytest.LogCaptureFixture) -> None:
     """Why is said once, and no zygote is started for it."""
     caplog.set_level("INFO")
-    spawner, nursery = Counting(), Stocked(Fork(5))
-    launcher = Launcher(spawner, nursery)
+    spawner, standbys = Counting(), Stocked(Fork(5))
+    launcher = Launcher(spawner, standbys)
     for _ in range(2):
         await launcher.spawn(Command(argv=["/bin/bash", "t.sh"], env={}), print)
 
-    assert (len(spawner.commands), nursery.begun) == (2, [])
+    assert (len(spawner.commands), standbys.begun) == (2, [])
     assert [r.message for r in caplog.records] == [
         f"workers start as new processes, not as forks of the preload process: /bin/bash is not this Python ({PYTHON})"
     ]
@@ -331,16 +331,16 @@ async def test_our_own_programs_are_forks_whatever_their_variables() -> None:
     assert fork.became == (command, "")
 
 
-async def test_a_nursery_that_gave_up_is_not_asked() -> None:
+async def test_a_standby_pool_that_gave_up_is_not_asked() -> None:
     """Threads or a device were alive in the zygote, or there is no torch."""
-    spawner, nursery = Counting(), Stocked(Fork(5))
-    nursery.given_up = "torch is not installed"
+    spawner, standbys = Counting(), Stocked(Fork(5))
+    standbys.given_up = "torch is not installed"
 
-    assert await Launcher(spawner, nursery).spawn(COMMAND, print) == 1001
+    assert await Launcher(spawner, standbys).spawn(COMMAND, print) == 1001
 
 
 async def test_without_a_zygote_there_is_no_standby() -> None:
     """Nobody waits for one that is still importing."""
-    nursery = Nursery(Counting(), DeafReaper(), Wanted(standbys=2))
+    standbys = StandbyPool(Counting(), DeafReaper(), Wanted(standbys=2))
 
-    assert (await nursery.take(0), nursery.waiting) == (None, ())
+    assert (await standbys.take(0), standbys.waiting) == (None, ())

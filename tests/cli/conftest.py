@@ -28,7 +28,7 @@ def place() -> Place:
 @pytest.fixture
 def run(place) -> Callable[..., int]:
     """Run a command there; returns its exit code."""
-    return lambda *words: main([str(word) for word in words], doors=place.doors)
+    return lambda *words: main([str(word) for word in words], services=place.services)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from typing import Any
 from rallypoint.backends.contract import Backend, Blueprint, Changes, LogLine, SubmitError
 from rallypoint.backends.kubernetes.dryrun import Refusal
 from rallypoint.backends.site import Site
-from rallypoint.cli.doors import Doors
+from rallypoint.cli.services import Services
 from rallypoint.job import ElasticJob, compile_plan, load_job
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.record import Holder, JobRecord
@@ -33,7 +33,7 @@ class Place:
     Attributes:
         script: what happens next, a step whenever somebody waits for a change.
         supervisor_pid: the process that submissions leave behind, if `takes_on` at work from the first moment.
-        spawned, pods, sites: what the doors were opened with.
+        spawned, pods, sites: what the services were opened with.
         objects: what a blueprint has, if it is not that of this machine.
         refusal: why no pod may supervise; `trouble` why one does not.
     """
@@ -50,9 +50,9 @@ class Place:
     trouble: str = ""
 
     @property
-    def doors(self) -> Doors:
-        """Doors that lead here."""
-        return Doors(
+    def services(self) -> Services:
+        """Services that lead here."""
+        return Services(
             open_backend=self._open,
             spawn_supervisor=self._spawn,
             supervisor_log=lambda name, _: Path(f"/jobs/{name}/supervisor.log"),

@@ -386,7 +386,7 @@ def test_a_reader_that_has_gone_is_no_error(place, monkeypatch, capsys):
     with io.TextIOWrapper(io.FileIO(writer, "w"), write_through=True) as closed:
         monkeypatch.setattr(sys, "stdout", closed)
 
-        assert main(["logs", "digits"], doors=place.doors) == 141
+        assert main(["logs", "digits"], services=place.services) == 141
 
     monkeypatch.undo()
     assert capsys.readouterr().err == ""

@@ -1,4 +1,4 @@
-"""The doors of DLRover's arguments: job file, annotations, environment, command line; who wins, and what is refused."""
+"""Where the arguments of DLRover are given: job file, annotations, environment, command line; who wins, and what is refused."""
 
 from __future__ import annotations
 
@@ -114,18 +114,18 @@ def test_the_command_line_has_it(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_anything_else_is_an_error_that_names_it_and_what_is_allowed(name):
-    """At each door, by the words that were written there."""
+    """At each place, by the words that were written there."""
     argument, wrong = ARGUMENTS[name], VALUES[name][1]
-    doors = [
+    places = [
         (lambda: load_job({**bare(name), name: wrong}), name),
         (lambda: overridden(bare(name), {name: wrong}), argument.flag),
         (lambda: completed(bare(name), {name: wrong}, at=lambda a: f"arguments.{a.name}"), f"arguments.{name}"),
     ]
     if argument.annotation:
-        doors.append((lambda: load_job({**bare(name), "annotations": {name: wrong}}), f"annotations.{name}"))
-    for door, path in doors:
+        places.append((lambda: load_job({**bare(name), "annotations": {name: wrong}}), f"annotations.{name}"))
+    for place, path in places:
         with pytest.raises(JobError) as caught:
-            door()
+            place()
         (problem,) = caught.value.problems
         assert (problem.path, "is not allowed; expected " in problem.text) == (path, True)
         assert len(problem.text.split("; ", 1)[1]) > 10

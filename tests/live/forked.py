@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.linux import become_subreaper
-from rallypoint.agent.workers.zygote.words import PACKET, Order, frame, packet, receive, unpacked
+from rallypoint.agent.workers.zygote.messages import PACKET, Order, frame, packet, receive, unpacked
 from tests.waiting import PATIENCE
 
 __all__ = ["ENV", "ROOT", "STARTUP", "Ran", "Zygote", "light_torch", "no_subreaper", "spawned", "zygote"]

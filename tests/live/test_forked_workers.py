@@ -297,7 +297,7 @@ def test_of_the_group_in_which_a_standby_was_warmed_nothing_is_left(born: Zygote
 
 def test_a_folder_that_is_not_there_is_told(born: Zygote, tmp_path: Path) -> None:
     """As the error that starting a program there would be."""
-    from rallypoint.agent.workers.zygote.words import Order, frame, receive
+    from rallypoint.agent.workers.zygote.messages import Order, frame, receive
 
     pid, line, _ = born.standby()
     with line:

@@ -13,7 +13,7 @@ import pytest
 from rallypoint.agent import linux
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
-from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted
+from rallypoint.agent.workers.zygote.standby_pool import StandbyPool, Wanted
 from rallypoint.wire.exits import Exit
 from tests.live import forked
 from tests.live.agent_processes import OBEY, Agents, agents, alive, said
@@ -135,16 +135,16 @@ def kill_an_agent_with_forks(job: Agents) -> set[int]:
 
 
 @pytest.mark.may_block("reads /proc, which waits for no disk")
-async def test_a_nursery_that_closes_leaves_nobody(tmp_path: Path, subreaper: None) -> None:
+async def test_a_standby_pool_that_closes_leaves_nobody(tmp_path: Path, subreaper: None) -> None:
     """No process, and no zombie in whoever runs an agent in a process of their own."""
     reaper = Reaper()
     spawner = Spawner(reaper)
-    nursery = Nursery(spawner, reaper, Wanted(standbys=2))
-    nursery.begin({**os.environ, **light_torch(tmp_path)}, "")
-    await eventually_async(lambda: len(nursery.waiting) == 2, why="two standbys")
-    pids = {standby.pid for standby in nursery.waiting}
+    standbys = StandbyPool(spawner, reaper, Wanted(standbys=2))
+    standbys.begin({**os.environ, **light_torch(tmp_path)}, "")
+    await eventually_async(lambda: len(standbys.waiting) == 2, why="two standbys")
+    pids = {standby.pid for standby in standbys.waiting}
 
-    nursery.close()
+    standbys.close()
     reaper.close()
     spawner.close()
 

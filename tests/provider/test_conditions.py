@@ -19,7 +19,7 @@ from rallypoint.provider.sensing.conditions import (
 )
 from rallypoint.provider.sensing.evaluation import judge
 from rallypoint.provider.sensing.finding import Finding, Found
-from rallypoint.provider.sensing.seen import Memory, Seen
+from rallypoint.provider.sensing.observation import Memory, Seen
 from rallypoint.provider.sensing.watching import read_condition
 from rallypoint.supervision.record import ConditionType, Phase, Slot
 from rallypoint.wire.codec import WireError

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from rallypoint.training.commits import Commits
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.state import State
 
 WIDE = 1100  # 4.8 MB of weights: more than what is copied at once
@@ -36,7 +36,7 @@ def weights(state: Mapping[str, object]) -> torch.Tensor:
     return model.weight.detach().clone()
 
 
-class Held(Crew):
+class Held(CopyThreadPool):
     """Threads that do not copy what may be copied later before they are let."""
 
     def __init__(self) -> None:

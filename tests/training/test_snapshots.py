@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from rallypoint.checkpoint.errors import CheckpointError, DamagedCheckpointError, NoRoomError
+from rallypoint.checkpoint.free_memory import free_memory, require_memory
 from rallypoint.checkpoint.memory import everything, held, pinned
-from rallypoint.checkpoint.room import free_memory, require_memory
 from rallypoint.training import Snapshots, weights_digest
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.memory import SnapshotMemory, Writer
 from rallypoint.training.snapshots.parts import opened
 from rallypoint.wire import env
@@ -312,7 +312,7 @@ def test_every_dtype_and_layout_comes_back(snapshots):
 
 def test_the_digest_sees_each_bit_and_each_row():
     """A flipped bit anywhere, two rows that changed places, a row of another snapshot."""
-    crew = Crew(2)
+    crew = CopyThreadPool(2)
     data = torch.randint(0, 255, (64 * 8192,), dtype=torch.uint8)
     digest = crew.digest(data)
     for place, bit in ((0, 1), (8191, 128), (300_000, 4), (64 * 8192 - 1, 1)):
@@ -328,7 +328,7 @@ def test_the_digest_sees_each_bit_and_each_row():
 
 def test_a_part_is_proven_before_it_is_read(node):
     """Its header says what its digest is."""
-    memory, crew = SnapshotMemory(node, writer()), Crew(1)
+    memory, crew = SnapshotMemory(node, writer()), CopyThreadPool(1)
     memory.take(1, {"x": torch.arange(5)})
     one = memory.held()[0]
     with opened(one, crew) as part:

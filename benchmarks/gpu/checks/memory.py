@@ -13,7 +13,7 @@ from typing import Any
 from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.result import Result
 from rallypoint.agent.linux import become_subreaper
-from rallypoint.agent.workers.zygote.words import PACKET, Order, frame, packet, receive, unpacked
+from rallypoint.agent.workers.zygote.messages import PACKET, Order, frame, packet, receive, unpacked
 
 __all__ = ["run"]
 

@@ -23,7 +23,7 @@ from rallypoint.agent.coordinator.answering import Answers, Asked
 from rallypoint.agent.coordinator.publishing import PROGRESS_PERIOD, Publisher
 from rallypoint.agent.coordinator.sink import StatusSink
 from rallypoint.agent.errors import StaleError
-from rallypoint.agent.rendezvous import capabilities, telling
+from rallypoint.agent.rendezvous import capabilities, journal
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.waiting import TIMER_FLOOR, breather
@@ -123,7 +123,7 @@ class Coordinator:
 
     def note(self, kind: str, detail: str) -> None:
         """Add a line to the job's story."""
-        self._apply(telling.event(self._state, kind, detail, self._clock()))
+        self._apply(journal.event(self._state, kind, detail, self._clock()))
 
     def resize(self, size: Size | None) -> None:
         """Keep to other bounds of the world than the plan's; None are the plan's own."""
@@ -157,7 +157,7 @@ class Coordinator:
     def conclude(self, verdict: Verdict) -> None:
         """End the attempt with a verdict, unless it has one."""
         if self._state.verdict is None:
-            self._apply(telling.verdict(self._state, verdict, self._clock()))
+            self._apply(journal.verdict(self._state, verdict, self._clock()))
 
     # --- Its life ----------------------------------------------------------------------------------------------------------
 

@@ -28,9 +28,9 @@ from rallypoint.agent.node.events import (
 from rallypoint.agent.node.judging import Judge, went_wrong
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.parts import Parts
+from rallypoint.agent.node.report_loop import ReportLoop
 from rallypoint.agent.node.reporting import Reporter, report_pace
 from rallypoint.agent.node.round import StartError
-from rallypoint.agent.node.talking import Talker
 from rallypoint.agent.node.teardown import watch_teardowns
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.transport.client import CoordinatorClient
@@ -91,7 +91,7 @@ class NodeAgent:
         )
         self._config, self._client, self._clock = self._parts.config, client, clock
         self._reporter = Reporter(self._parts)
-        self._talker = Talker(
+        self._talker = ReportLoop(
             client,
             pace=report_pace(plan),
             gist=self._gist,

@@ -11,7 +11,7 @@ from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.worker_env import STARTUP
 from rallypoint.agent.workers.zygote.launcher import Launcher
-from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted, declared
+from rallypoint.agent.workers.zygote.standby_pool import StandbyPool, Wanted, declared
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sections import value_of
@@ -52,4 +52,4 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
         device=bool(plan.standbys),  # it holds memory of the device: only where standbys were asked for
         startup=startup,
     )
-    return Launcher(spawner, Nursery(spawner, reaper, wanted), startup=startup, names=str(wanted.learned))
+    return Launcher(spawner, StandbyPool(spawner, reaper, wanted), startup=startup, names=str(wanted.learned))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.agent.rendezvous import capabilities, dumping, picture, telling
+from rallypoint.agent.rendezvous import capabilities, dumping, journal, picture
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
 from rallypoint.wire.messages import AgentState, Assignment, Regroup, Reply, Stop
@@ -19,7 +19,7 @@ def answer(state: State, agent: str) -> Reply | None:
     if state.verdict is not None:
         return Stop(fence=state.fence, verdict=state.verdict)
     if agent in state.away:
-        return Stop(fence=state.fence, verdict=telling.farewell(state, agent))
+        return Stop(fence=state.fence, verdict=journal.farewell(state, agent))
     peer = state.peers.get(agent)
     if peer is None or peer.report.state is AgentState.LEAVING:
         return None

@@ -9,7 +9,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rallypoint.agent.rendezvous import faults, telling
+from rallypoint.agent.rendezvous import faults, journal
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Capabilities, State
 from rallypoint.capabilities.base import (
@@ -217,12 +217,12 @@ def _with(state: State, place: int, own: Any) -> State:
 def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
     for effect in effects:
         if isinstance(effect, RecordEvent):
-            record = telling.once if effect.once else telling.event
+            record = journal.once if effect.once else journal.event
             state = record(state, effect.kind, effect.detail, now)
         elif isinstance(effect, ReplaceNode):
             state = _replaced(state, effect, now)
         elif isinstance(effect, RecordIncident):
-            state = telling.incident(state, _with_step(state, effect.incident))
+            state = journal.incident(state, _with_step(state, effect.incident))
         elif isinstance(effect, HealIncident):
             state = _healed(state, effect, now)
         elif isinstance(effect, RestartWorkers):
@@ -231,12 +231,12 @@ def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
             state = state.with_forming(since=now, enough_since=None)
         elif state.verdict is None:
             result = state.result if effect.result is None else effect.result
-            state = telling.verdict(dataclasses.replace(state, result=result), effect.verdict, now)
+            state = journal.verdict(dataclasses.replace(state, result=result), effect.verdict, now)
     return state
 
 
 def _with_step(state: State, told: Incident) -> Incident:
-    return told if told.last_step is not None else dataclasses.replace(told, last_step=telling.last_step(state))
+    return told if told.last_step is not None else dataclasses.replace(told, last_step=journal.last_step(state))
 
 
 def _healed(state: State, effect: HealIncident, now: float) -> State:
@@ -250,7 +250,7 @@ def _replaced(state: State, effect: ReplaceNode, now: float) -> State:
     peer = state.peers.get(effect.agent)
     if peer is None:
         return state
-    told = telling.node_incident(state, peer, "", now)
+    told = journal.node_incident(state, peer, "", now)
     culprit = None if told.culprit is None else dataclasses.replace(told.culprit, error=effect.error)
     told = dataclasses.replace(
         told,
@@ -260,5 +260,5 @@ def _replaced(state: State, effect: ReplaceNode, now: float) -> State:
         answer=Answer.RETRY_ELSEWHERE,
         rule=effect.rule,
     )
-    state = dataclasses.replace(telling.incident(state, told), away=state.away | {effect.agent})
-    return telling.event(state, "sent-away", told.reason, now)
+    state = dataclasses.replace(journal.incident(state, told), away=state.away | {effect.agent})
+    return journal.event(state, "sent-away", told.reason, now)

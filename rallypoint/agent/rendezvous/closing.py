@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from rallypoint.agent.rendezvous import (
     capabilities,
     faults,
+    journal,
     last_world,
     newcomers,
     ports,
     progress,
     rungs,
-    telling,
 )
 from rallypoint.agent.rendezvous.peers import ClosedRound, Forming, Peer, State, outstanding, waiting, world_of
 from rallypoint.wire.status import JobState, Outcome, Verdict
@@ -33,12 +33,12 @@ def form(state: State, now: float) -> State:
         state = state.with_forming(enough_since=None)
         return _give_up(state, len(ready), now) if now >= state.forming.since + state.settings.join_timeout else state
     if last_world.blocked(state, ready, now):
-        return telling.once(
+        return journal.once(
             state, "fenced", "waiting for the previous round: its nodes are gone but may still be training", now
         )
     full = usable == state.settings.usable(state.settings.max_nodes)
     if not full and state.replacements_until is not None:
-        return telling.once(state, "awaiting", "waiting for lost nodes before starting a smaller round", now)
+        return journal.once(state, "awaiting", "waiting for lost nodes before starting a smaller round", now)
     enough_since = state.forming.enough_since
     called = enough_since is not None and now >= enough_since + state.settings.last_call
     if not (full or called or state.world):
@@ -57,7 +57,7 @@ def _give_up(state: State, joined: int, now: float) -> State:
         f"{joined} of {bounds} nodes joined within {state.settings.join_timeout:g} s (rendezvous.join_timeout); "
         "check the logs of the missing nodes"
     )
-    return telling.verdict(state, Verdict(outcome=Outcome.FAILED, reason="RendezvousTimeout", message=message), now)
+    return journal.verdict(state, Verdict(outcome=Outcome.FAILED, reason="RendezvousTimeout", message=message), now)
 
 
 def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> State:
@@ -69,7 +69,7 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
     world = world_of(chosen)
     kept = rungs.kept_in(state, chosen, world)
     if not kept:
-        state = telling.climbed(state)
+        state = journal.climbed(state)
     state = dataclasses.replace(
         state,
         fence=fence,
@@ -84,4 +84,4 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
     state = progress.began(ports.noted(state, now), now)
     on = f", {kept} of them kept their processes" if kept else ""
     nodes = f"{len(chosen)} node{'' if len(chosen) == 1 else 's'}"
-    return telling.event(state, "round", f"round {fence.round}: {nodes}, {size} rank{'' if size == 1 else 's'}{on}", now)
+    return journal.event(state, "round", f"round {fence.round}: {nodes}, {size} rank{'' if size == 1 else 's'}{on}", now)

@@ -54,12 +54,12 @@ from rallypoint.agent.rendezvous import (
     closing,
     dumping,
     faults,
+    journal,
     last_world,
     missing,
     newcomers,
     picture,
     progress,
-    telling,
 )
 from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE, ECHO_LIMIT, echoes_due
@@ -136,7 +136,7 @@ def new(
     state = State.fresh(settings, job=job, uid=uid, attempt=attempt, term=term, now=now)
     state = state.with_capabilities(capabilities.restored(registered, previous, uid=uid, attempt=attempt, now=now))
     if previous is None or previous.uid != uid or previous.fence.attempt != attempt:
-        return telling.event(state, "coordinator", f"term {term} started", now)
+        return journal.event(state, "coordinator", f"term {term} started", now)
     state = dataclasses.replace(
         state,
         fence=dataclasses.replace(state.fence, round=previous.fence.round),
@@ -158,7 +158,7 @@ def new(
     )
     state = missing.inherited(state, previous)
     state = rules(state).restore(dumping.inherited(state, previous, now), previous, now)
-    return telling.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
+    return journal.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
 
 
 # --- Reports of agents -----------------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ def resized(state: State, size: Size | None, own: Settings, now: float) -> State
         return state
     before, settings = state.settings, dataclasses.replace(state.settings, min_nodes=low, max_nodes=high)
     state = missing.wanted(dataclasses.replace(state, settings=settings), before, now)
-    state = telling.event(state, "resized", f"the job now needs {low} to {high} nodes", now)
+    state = journal.event(state, "resized", f"the job now needs {low} to {high} nodes", now)
     return tick(state, now)
 
 
@@ -243,7 +243,7 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
     for peer in tuple(state.peers.values()):
         if heard_to >= _expires(state, peer):
             state = faults.lose(state, peer, _how_lost(peer), now)
-    state = missing.noted(telling.refilled(state, now), heard_to)
+    state = missing.noted(journal.refilled(state, now), heard_to)
     if state.verdict is None and state.state is JobState.RUNNING:
         state = faults.judge_round(state, now)
     if state.verdict is None and state.echoes is not None:

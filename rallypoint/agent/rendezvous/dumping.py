@@ -19,7 +19,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from rallypoint.agent.rendezvous import telling
+from rallypoint.agent.rendezvous import journal
 from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.peers import Peer, State, living, members
 from rallypoint.agent.rendezvous.profile import rules
@@ -62,8 +62,8 @@ def begun(state: State, told: Incident, verdict: Verdict, now: float) -> State:
 
 
 def _begun(state: State, told: Incident, verdict: Verdict, agents: frozenset[str], now: float) -> State:
-    state = telling.incident(state, dataclasses.replace(told, rung=Rung.DUMP))
-    state = telling.event(state, "dump", f"saving a last checkpoint before the job ends: {verdict.message}", now)
+    state = journal.incident(state, dataclasses.replace(told, rung=Rung.DUMP))
+    state = journal.event(state, "dump", f"saving a last checkpoint before the job ends: {verdict.message}", now)
     dumping = Dumping(number=state.fence.round, since=now, verdict=verdict, agents=agents)
     return dataclasses.replace(state.with_forming(keep=False), dumping=dumping, echoes=None)
 
@@ -180,13 +180,13 @@ def _over(state: State, why_not: str, now: float) -> State:
             if i.rung is Rung.DUMP and i.id.attempt == state.fence.attempt
         ]
         for incident in given_up:
-            state = telling.incident(state, incident)
+            state = journal.incident(state, incident)
     else:
         name = next((told.checkpoint for told in dumping.told.values()), "")
         said = f"saved a last checkpoint of step {dumping.step}: {name}"
-    state = telling.event(state, "dump", said, now)
+    state = journal.event(state, "dump", said, now)
     message = f"{dumping.verdict.message}; {said}"
-    return telling.verdict(state, dataclasses.replace(dumping.verdict, message=message), now)
+    return journal.verdict(state, dataclasses.replace(dumping.verdict, message=message), now)
 
 
 def _with(state: State, **changes: object) -> State:

@@ -12,12 +12,12 @@ from collections.abc import Sequence
 from rallypoint.agent.culprit import culprit_first, is_collateral
 from rallypoint.agent.rendezvous import (
     dumping,
+    journal,
     last_world,
     missing,
     newcomers,
     rulings,
     rungs,
-    telling,
 )
 from rallypoint.agent.rendezvous.peers import Echoes, Peer, State, living, members
 from rallypoint.agent.rendezvous.profile import rules
@@ -53,7 +53,7 @@ def lose(state: State, peer: Peer, how: str, now: float) -> State:
     if member is None or state.verdict is not None or state.dumping is not None or peer.report.state is AgentState.LEAVING:
         return state
     state = rules(state).on_loss(state, peer.node, now)
-    incident = telling.node_incident(state, peer, how, now)
+    incident = journal.node_incident(state, peer, how, now)
     incident = dataclasses.replace(incident, rung=rules(state).loss_rung(state, incident.rung, now))
     # Whatever failed in the same round failed because of this.
     state = dataclasses.replace(_charged(state, incident, keep=rungs.spares(state, incident.rung)), echoes=None)
@@ -76,7 +76,7 @@ def judge_losses(state: State, now: float) -> State:
         if not (final or dumping.regrouped(state)):
             return state
         over = (dataclasses.replace(i, rung=Rung.EXIT) for i in told if i.rung is not Rung.EXIT)
-        return functools.reduce(telling.incident, over, state)
+        return functools.reduce(journal.incident, over, state)
     last = max(told, key=lambda incident: incident.detected_at)
     message = f"{last.reason}; {why}"
     verdict = Verdict(outcome=Outcome.FAILED, reason=NODE_LOST, message=message, culprit=last.culprit)
@@ -106,7 +106,7 @@ def _leave(state: State, peer: Peer, now: float) -> State:
     reason = f"node {peer.node} leaves: {peer.report.reason or 'it was requested to leave'}"
     if peer.report.incarnation and not rules(state).scale_per_round:
         # The supervisor reports the end of this incarnation under the same id, so one end is one incident.
-        return _scale(state, peer, reason, now, rung=telling.without(state, peer), round_=0)
+        return _scale(state, peer, reason, now, rung=journal.without(state, peer), round_=0)
     rung = rules(state).loss_rung(state, Rung.ELASTIC_TRAINING, now)
     return _scale(state, peer, reason, now, rung=rung, round_=state.fence.round)
 
@@ -118,7 +118,7 @@ def judge_round(state: State, now: float) -> State:
     if failed and _may_be_echoes(state, failed) and not any(rulings.advised(state.settings, p) for p in failed):
         state = state.with_forming(keep=rungs.spares(state, rules(state).process_rung(state, failed, now)))
         state = dataclasses.replace(state, echoes=Echoes(peers=tuple(failed), since=now))
-        return _break(state, telling.process_incident(state, failed, now).reason, now)
+        return _break(state, journal.process_incident(state, failed, now).reason, now)
     if failed:
         return _fail_round(state, failed, now)
     leaving = next((p for p in here if p.report.state is AgentState.LEAVING), None)
@@ -129,8 +129,8 @@ def judge_round(state: State, now: float) -> State:
         message = f"all ranks succeeded ({nodes}, {size} rank{'' if size == 1 else 's'})"
         left = (p.report.result for p in here)
         state = dataclasses.replace(state, result=next((result for result in left if result is not None), None))
-        return telling.verdict(state, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message), now)
-    return _grow(telling.trained(telling.healed(state, now), now), now)
+        return journal.verdict(state, Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=message), now)
+    return _grow(journal.trained(journal.healed(state, now), now), now)
 
 
 def _ended_badly(report: AgentReport) -> bool:
@@ -179,14 +179,14 @@ def _fail_round(state: State, failed: list[Peer], now: float) -> State:
     state, ruled = _rule(state, failed, now)
     if ruled:
         return state
-    told = dataclasses.replace(telling.process_incident(state, failed, now), rung=rules(state).process_rung(state, failed, now))
+    told = dataclasses.replace(journal.process_incident(state, failed, now), rung=rules(state).process_rung(state, failed, now))
     found = rulings.on_culprit(state.settings, failed)
     state = rules(state).on_process_fault(state, failed, told.rung, now)
     if found is not None:
         peer, culprit, judged = found
         if judged.reason:
             return _end(state, peer, culprit, judged, now)
-        told = telling.judged_incident(told, judged)
+        told = journal.judged_incident(told, judged)
     leaving = rules(state).pods_to_replace(state, _broken_first(failed)) if told.rung is Rung.RECOVER else ()
     return _replace_pods(state, leaving, told, now) if leaving else restart(state, told, now)
 
@@ -239,12 +239,12 @@ def judge_late(state: State, now: float) -> State:
 
 def _end(state: State, peer: Peer, culprit: Culprit | None, judged: Judgement, now: float) -> State:
     """End the attempt as a verdict asks for; whether the job ends with it is the supervisor's to say."""
-    told = telling.judged_incident(telling.process_incident(state, [peer], now, culprit), judged)
+    told = journal.judged_incident(journal.process_incident(state, [peer], now, culprit), judged)
     rung = Rung.EXIT if judged.answer is Answer.FAIL_NOW else Rung.RESET
-    state = telling.incident(state, dataclasses.replace(told, rung=rung))
+    state = journal.incident(state, dataclasses.replace(told, rung=rung))
     message = f"{told.reason}; {judged.rule}"
     given = Verdict(outcome=Outcome.FAILED, reason=judged.reason, message=message, culprit=told.culprit)
-    return telling.verdict(state, given, now)
+    return journal.verdict(state, given, now)
 
 
 def _send_away(
@@ -256,10 +256,10 @@ def _send_away(
     """
     state = dataclasses.replace(state, away=state.away | {peer.report.agent}, echoes=None)
     state = rules(state).on_loss(state, peer.node, now)
-    told = telling.away_incident(state, peer, culprit, judged, now)
+    told = journal.away_incident(state, peer, culprit, judged, now)
     told = dataclasses.replace(told, rung=rung or rules(state).loss_rung(state, told.rung, now))
     state = _charged(state, told, keep=rungs.spares(state, told.rung))
-    return _break(telling.event(state, "sent-away", told.reason, now), told.reason, now)
+    return _break(journal.event(state, "sent-away", told.reason, now), told.reason, now)
 
 
 def restart(state: State, told: Incident, now: float) -> State:
@@ -284,7 +284,7 @@ def restart(state: State, told: Incident, now: float) -> State:
     leaving = None if hang else rules(state).pod_that_ends(state, told)
     if leaving is not None:
         return _end_pod(state, leaving, told, spent, now)
-    return telling.verdict(telling.incident(state, dataclasses.replace(told, rung=Rung.EXIT)), verdict, now)
+    return journal.verdict(journal.incident(state, dataclasses.replace(told, rung=Rung.EXIT)), verdict, now)
 
 
 def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> State:
@@ -307,7 +307,7 @@ def _scale(state: State, peer: Peer, reason: str, now: float, *, round_: int, ru
         rung=rung,
         reason=reason,
         detected_at=now,
-        last_step=telling.last_step(state),
+        last_step=journal.last_step(state),
     )
     state = _charged(state, incident, keep=rungs.spares(state, incident.rung))
     return _break(state, reason, now, dead=False)
@@ -324,7 +324,7 @@ def _grow(state: State, now: float) -> State:
 
 def _charged(state: State, told: Incident, *, keep: bool) -> State:
     """Return the state with an incident; `keep`: workers may live on into the next round for it."""
-    return telling.incident(state, told).with_forming(keep=keep)
+    return journal.incident(state, told).with_forming(keep=keep)
 
 
 def _break(state: State, reason: str, now: float, *, dead: bool = True) -> State:
@@ -333,4 +333,4 @@ def _break(state: State, reason: str, now: float, *, dead: bool = True) -> State
         return state.with_forming(dead=state.forming.dead or dead)
     state = state.with_forming(since=now, enough_since=None, reason=reason, dead=dead)
     state = dataclasses.replace(state, state=JobState.FORMING)
-    return telling.event(state, "regroup", reason, now)
+    return journal.event(state, "regroup", reason, now)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from rallypoint.agent.rendezvous import telling
+from rallypoint.agent.rendezvous import journal
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Peer, State, members, waiting, with_peer
 from rallypoint.wire.messages import AgentReport, AgentState
@@ -32,7 +32,7 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     if not prepares or again or state.state is not JobState.RUNNING or report.agent in places(state.world):
         return state
     peer = state.peers[report.agent]
-    return telling.event(state, "prepares", f"node {peer.node} on {report.host} prepares to join; the others train on", now)
+    return journal.event(state, "prepares", f"node {peer.node} on {report.host} prepares to join; the others train on", now)
 
 
 def noted(state: State, now: float) -> State:
@@ -43,7 +43,7 @@ def noted(state: State, now: float) -> State:
         if peer.ready_at is None and now >= _limit(peer):
             state = with_peer(state, dataclasses.replace(peer, ready_at=now))
             text = f"node {peer.node} on {peer.report.host} is not ready after {READY_WITHIN:g} s and joins as it is"
-            state = telling.event(state, "unready", text, now)
+            state = journal.event(state, "unready", text, now)
     return state
 
 

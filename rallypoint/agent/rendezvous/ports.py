@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rallypoint.agent.rendezvous import telling
+from rallypoint.agent.rendezvous import journal
 from rallypoint.agent.rendezvous.peers import Peer, State, members
 
 __all__ = ["RANGE", "agreed", "common", "free_ranges", "noted", "window"]
@@ -69,4 +69,4 @@ def noted(state: State, now: float) -> State:
         return state
     first = state.closed.training_port
     what = f"{first} to {first + RANGE - 1} on every node" if first else f"no {RANGE} consecutive ports are free on all nodes"
-    return telling.event(state, "training-ports", what, now)
+    return journal.event(state, "training-ports", what, now)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import itertools
 
+from rallypoint.agent.rendezvous.journal import event
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import State
 from rallypoint.agent.rendezvous.series import few, sampled
-from rallypoint.agent.rendezvous.telling import event
 from rallypoint.wire.incident import merge_incidents
 from rallypoint.wire.messages import AgentReport, WorkerReport
 from rallypoint.wire.status import Member, Progress, Sample

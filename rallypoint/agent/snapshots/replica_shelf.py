@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from rallypoint.agent.snapshots.replica_frames import Head, ReplicaError
+from rallypoint.checkpoint.free_memory import free_memory
 from rallypoint.checkpoint.memory import HEADER, Part, held, read_part, replica_area, replica_areas
-from rallypoint.checkpoint.room import free_memory
 from rallypoint.wire.codec import WireError
 
 __all__ = ["ReplicaShelf"]

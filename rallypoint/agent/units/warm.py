@@ -10,7 +10,7 @@ from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.worker_env import STARTUP
 from rallypoint.agent.workers.zygote.launcher import Launcher
-from rallypoint.agent.workers.zygote.nursery import Nursery, Wanted, declared
+from rallypoint.agent.workers.zygote.standby_pool import StandbyPool, Wanted, declared
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
 
@@ -30,4 +30,4 @@ def warm_launcher(plan: Plan, learned: Path, spawner: Spawner, reaper: Reaper, *
         learned=learned,
         startup=startup,
     )
-    return Launcher(spawner, Nursery(spawner, reaper, wanted), startup=startup, names=str(learned))
+    return Launcher(spawner, StandbyPool(spawner, reaper, wanted), startup=startup, names=str(learned))

@@ -19,7 +19,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from rallypoint.capabilities.hang.words import ended, word
+from rallypoint.capabilities.hang.description import ended, word
 from rallypoint.wire.hang import RankSeen
 
 __all__ = ["blame", "far", "waits"]

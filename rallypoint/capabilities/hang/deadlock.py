@@ -26,7 +26,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from rallypoint.capabilities.hang.blame import Ranks, waits
-from rallypoint.capabilities.hang.words import ended
+from rallypoint.capabilities.hang.description import ended
 from rallypoint.wire.hang import GroupSeen, RankSeen
 
 __all__ = [

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from rallypoint.capabilities.hang.blame import Ranks, waits
-from rallypoint.capabilities.hang.words import ended
+from rallypoint.capabilities.hang.description import ended
 from rallypoint.wire.hang import RankSeen
 
 __all__ = ["BUSY", "borne_out"]

@@ -20,12 +20,12 @@ from rallypoint.capabilities.hang import known as hang_known
 from rallypoint.capabilities.hang import watch as hang
 from rallypoint.capabilities.hang.blame import Ranks, blame, far, waits
 from rallypoint.capabilities.hang.deadlock import Clock, Deadlock, Decision, decide, evidence_of, find_deadlock
+from rallypoint.capabilities.hang.description import groups, place
+from rallypoint.capabilities.hang.description import places as places_of
 from rallypoint.capabilities.hang.doubt import borne_out
 from rallypoint.capabilities.hang.scene import Inquiry, Scene, State
 from rallypoint.capabilities.hang.watch import Watch
 from rallypoint.capabilities.hang.wire import ReportSection, StatusSection
-from rallypoint.capabilities.hang.words import groups, place
-from rallypoint.capabilities.hang.words import places as places_of
 from rallypoint.wire.hang import Hang, HangState, RankSeen
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung
 from rallypoint.wire.messages import AgentReport, AgentState

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import BaseHook
 
 from rallypoint.backends.site import LOCAL, RAY
-from rallypoint.provider import doors
+from rallypoint.provider import backend_access
 from rallypoint.provider.connections.connection import CONN_TYPE
 from rallypoint.provider.connections.locating import Located
 from rallypoint.provider.place import Place
@@ -39,11 +39,11 @@ class RallypointHook(BaseHook):
 
     def locate(self) -> Located:
         """Return what the connection says now; raises `BackendError`. It may hold secrets: keep it nowhere."""
-        return doors.resolve(Place(conn_id=self.conn_id))
+        return backend_access.resolve(Place(conn_id=self.conn_id))
 
     def get_conn(self) -> Backend:
         """Return the backend that holds the jobs there; `await close()` it. Raises `BackendError`."""
-        return doors.open_backend(Place(conn_id=self.conn_id))
+        return backend_access.open_backend(Place(conn_id=self.conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
         """Try all that a job needs there, and say what is missing, a sentence each; creates nothing."""

@@ -15,7 +15,7 @@ from rallypoint.provider.sensing.conditions import (
     StateCondition,
 )
 from rallypoint.provider.sensing.finding import Finding, Found
-from rallypoint.provider.sensing.seen import Memory, Seen, job_values, not_yet
+from rallypoint.provider.sensing.observation import Memory, Seen, job_values, not_yet
 from rallypoint.report.format import metrics_text
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.wire import codec

@@ -21,8 +21,8 @@ from rallypoint.provider.place import Place
 from rallypoint.provider.sensing.conditions import Condition
 from rallypoint.provider.sensing.evaluation import judge
 from rallypoint.provider.sensing.finding import Finding, Found
+from rallypoint.provider.sensing.observation import GAP, Memory, Seen
 from rallypoint.provider.sensing.roles import elastic_record, simple_record
-from rallypoint.provider.sensing.seen import GAP, Memory, Seen
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.role_plans import RolePlan, role_plans
 from rallypoint.wire.status import JobStatus

@@ -96,7 +96,7 @@ class JobConditionTrigger(BaseTrigger):
 
     def open_backend(self) -> Backend:
         """Return the backend that holds the job, its connection read anew. Blocks; called in a thread."""
-        from rallypoint.provider.doors import open_backend  # noqa: PLC0415  see above
+        from rallypoint.provider.backend_access import open_backend  # noqa: PLC0415  see above
 
         return open_backend(self.place)
 

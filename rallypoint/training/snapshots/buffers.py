@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
+from rallypoint.checkpoint.free_memory import require_memory
 from rallypoint.checkpoint.memory import BUFFER, HEADER, read_part
-from rallypoint.checkpoint.room import require_memory
 from rallypoint.training.snapshots.linux import HUGEPAGE, POPULATE_WRITE, advise
 from rallypoint.training.snapshots.pinning import Registration
 from rallypoint.wire.codec import WireError

@@ -16,7 +16,7 @@ from rallypoint.checkpoint.memory import TensorEntry
 from rallypoint.training import values
 from rallypoint.training.position import position_of
 from rallypoint.training.randomness import random_state
-from rallypoint.training.snapshots.crew import Piece
+from rallypoint.training.snapshots.copy_threads import Piece
 from rallypoint.training.snapshots.digest import ROW, rounded
 
 __all__ = ["Capture", "Capturer", "Layout", "guarded_by", "optimizers_of", "random_key", "state_key", "state_size"]

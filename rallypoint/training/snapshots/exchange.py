@@ -14,11 +14,11 @@ import torch
 from torch import distributed as dist
 
 from rallypoint.checkpoint.errors import DamagedCheckpointError
+from rallypoint.checkpoint.free_memory import require_memory
 from rallypoint.checkpoint.memory import Held, Part, everything
-from rallypoint.checkpoint.room import require_memory
 from rallypoint.training import signed
 from rallypoint.training.agreement import place
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.parts import OpenPart, proven
 from rallypoint.wire.codec import dumps
 from rallypoint.wire.private import private_folder
@@ -54,7 +54,7 @@ def _boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
 
 
-def send_whole(parts: Sequence[OpenPart], crew: Crew) -> list[OpenPart]:
+def send_whole(parts: Sequence[OpenPart], crew: CopyThreadPool) -> list[OpenPart]:
     """Give a whole state to the ranks that have none; returns it on every rank, or nothing on any when it arrives damaged."""
     has = gather(bool(parts))
     if all(has) or not any(has):
@@ -75,7 +75,7 @@ def send_whole(parts: Sequence[OpenPart], crew: Crew) -> list[OpenPart]:
 
 
 def send_own(
-    own: Sequence[OpenPart], seen: Sequence[int], find: Callable[[int], Sequence[OpenPart]], crew: Crew
+    own: Sequence[OpenPart], seen: Sequence[int], find: Callable[[int], Sequence[OpenPart]], crew: CopyThreadPool
 ) -> list[OpenPart]:
     """Give each rank that lacks its own part of a sharded state that of a rank on whose node there is another copy.
 
@@ -150,7 +150,7 @@ def _digest(part: Part, data: torch.Tensor) -> bytes:
     return hashlib.sha256(values.numpy().tobytes()).digest()
 
 
-def _received(part: Part, values: bytes, data: torch.Tensor, crew: Crew, where: str) -> OpenPart:
+def _received(part: Part, values: bytes, data: torch.Tensor, crew: CopyThreadPool, where: str) -> OpenPart:
     """Return a part that has arrived; raises `DamagedCheckpointError` where it is not that of its sender."""
     if _digest(part, data) != values:
         raise DamagedCheckpointError(f"{where}: the values are not those that its sender has signed")

@@ -36,7 +36,7 @@ from rallypoint.training.agreement import place
 from rallypoint.training.randomness import restore_random_state
 from rallypoint.training.snapshots.capture import random_key, state_key
 from rallypoint.training.snapshots.choosing import Age, choose, seen_of
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.exchange import gather, node_name, send_missing, send_own, send_whole
 from rallypoint.training.snapshots.parts import OpenPart, opened
 
@@ -115,7 +115,9 @@ _State = MutableMapping[str, Any]
 _Refused = set[tuple[Path, bytes]]
 
 
-def load_from_memory(folder: Path, state: _State, crew: Crew, *, wanted: Callable[[Age], bool] = lambda _: True) -> Age | None:
+def load_from_memory(
+    folder: Path, state: _State, crew: CopyThreadPool, *, wanted: Callable[[Age], bool] = lambda _: True
+) -> Age | None:
     """Take up the newest snapshot in memory that is `wanted`, and return its age; None where there is none. A collective.
 
     A damaged one is logged and passed over for another copy, and where there is none for the one before.
@@ -133,7 +135,7 @@ def load_from_memory(folder: Path, state: _State, crew: Crew, *, wanted: Callabl
                 return age
 
 
-def load_from_store(store: Store, checkpoint: Checkpoint, manifest: Manifest, state: _State, crew: Crew) -> None:
+def load_from_store(store: Store, checkpoint: Checkpoint, manifest: Manifest, state: _State, crew: CopyThreadPool) -> None:
     """Take up a persisted snapshot; a collective. Of a whole one, rank 0 reads and gives it to the others.
 
     Raises:
@@ -208,7 +210,9 @@ class _Cloned(dict[str, torch.Tensor]):
 class _Load:
     """One try to load one age: exchange what somebody lacks, then fill. What is found damaged is put into `refused`."""
 
-    def __init__(self, folder: Path, held: list[Held], crew: Crew, stack: contextlib.ExitStack, refused: _Refused) -> None:
+    def __init__(
+        self, folder: Path, held: list[Held], crew: CopyThreadPool, stack: contextlib.ExitStack, refused: _Refused
+    ) -> None:
         self._folder, self._held, self._crew, self._stack, self._refused = folder, held, crew, stack, refused
 
     def into(self, state: _State) -> bool:

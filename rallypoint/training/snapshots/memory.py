@@ -23,7 +23,7 @@ from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
 from rallypoint.checkpoint.memory import Held, Part, area_of, held
 from rallypoint.training.snapshots.buffers import Buffer, Buffers
 from rallypoint.training.snapshots.capture import Capture, Capturer, Layout, optimizers_of, state_size
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.device_copies import Marks
 from rallypoint.wire import codec
 from rallypoint.wire.codec import dumps
@@ -83,7 +83,7 @@ class SnapshotMemory:
         self.folder, self.writer, self._every = folder, writer, every
         self._buffers = Buffers(area_of(folder, writer.local_rank), buffers)
         self._capturer = Capturer(writer.rank, lazy=lazy)
-        self._crew = Crew(threads)
+        self._crew = CopyThreadPool(threads)
         # One thread, so that snapshots are completed in their order.
         self._behind = ThreadPoolExecutor(1, thread_name_prefix="rallypoint-snapshot")
         self._reserving: Future[None] | None = None

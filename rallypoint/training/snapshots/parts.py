@@ -14,7 +14,7 @@ import torch
 
 from rallypoint.checkpoint.errors import DamagedCheckpointError
 from rallypoint.checkpoint.memory import Held, Part, TensorEntry, pinned
-from rallypoint.training.snapshots.crew import Crew
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 
 __all__ = ["OpenPart", "opened", "proven"]
 
@@ -43,7 +43,7 @@ class OpenPart:
 
 
 @contextlib.contextmanager
-def opened(one: Held, crew: Crew) -> Iterator[OpenPart]:
+def opened(one: Held, crew: CopyThreadPool) -> Iterator[OpenPart]:
     """Yield a part that nobody overwrites while the block lasts.
 
     Raises:
@@ -57,7 +57,7 @@ def opened(one: Held, crew: Crew) -> Iterator[OpenPart]:
         yield proven(one.part, data, crew, str(one.path))
 
 
-def proven(part: Part, data: torch.Tensor, crew: Crew, where: str) -> OpenPart:
+def proven(part: Part, data: torch.Tensor, crew: CopyThreadPool, where: str) -> OpenPart:
     """Return `data` as the part that it is; raises `DamagedCheckpointError` when its digest is another one."""
     found = crew.digest(data)
     if found != part.digest:

@@ -33,7 +33,7 @@ from rallypoint.training.agreement import agree, grouped, place
 from rallypoint.training.context import current_job, environment_int
 from rallypoint.training.reporting import report_resumed
 from rallypoint.training.snapshots.choosing import Age, newer_than_stored
-from rallypoint.training.snapshots.crew import Crew, crew_size
+from rallypoint.training.snapshots.copy_threads import CopyThreadPool, copy_thread_count
 from rallypoint.training.snapshots.exchange import gather
 from rallypoint.training.snapshots.loading import load_from_memory, load_from_store
 from rallypoint.training.snapshots.memory import Replicas, SnapshotMemory, Writer
@@ -94,8 +94,8 @@ class Snapshots:
         self._destination = Destination(where=where, count=keep, interval=keep_every) if where else None
         self._store: Store | None = open_store(where) if where else None
         self._folder = snapshot_folder()
-        threads = crew_size(environment_int(os.environ, "LOCAL_WORLD_SIZE", default=1))
-        self._crew = Crew(threads)
+        threads = copy_thread_count(environment_int(os.environ, "LOCAL_WORLD_SIZE", default=1))
+        self._crew = CopyThreadPool(threads)
         at_breakpoint = os.environ.get(env.SAVE_AT_BREAKPOINT, "") == "1"
         replicated = 0 if agent_folder() is None else environment_int(os.environ, env.SNAPSHOT_REPLICA, default=0)
         local_rank = environment_int(os.environ, "LOCAL_RANK", default=0)

@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.agent.node.health.stacks import complete, main_frames
 from rallypoint.capabilities.hang.blame import blame, far, waits
-from rallypoint.capabilities.hang.words import groups, place, places
+from rallypoint.capabilities.hang.description import groups, place, places
 from rallypoint.wire.hang import FRAMES, RankSeen
 from rallypoint.wire.incident import RankGroup
 from rallypoint.wire.places import RankSpan

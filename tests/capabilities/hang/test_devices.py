@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from rallypoint.capabilities.hang.blame import blame
+from rallypoint.capabilities.hang.description import groups, place
 from rallypoint.capabilities.hang.doubt import borne_out
-from rallypoint.capabilities.hang.words import groups, place
 from rallypoint.wire.hang import RankSeen
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import sys
 
 from rallypoint.agent.workers.zygote.becoming import become
+from rallypoint.agent.workers.zygote.messages import Order
 from rallypoint.agent.workers.zygote.serving import main
-from rallypoint.agent.workers.zygote.words import Order
 
 if __name__ == "__main__":
     found = main(sys.argv[1:])

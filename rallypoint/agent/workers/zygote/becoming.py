@@ -26,8 +26,8 @@ import types
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rallypoint.agent.workers.zygote.messages import Order
 from rallypoint.agent.workers.zygote.program import Program, What, parse
-from rallypoint.agent.workers.zygote.words import Order
 
 __all__ = ["anticipate", "become", "prepare"]
 

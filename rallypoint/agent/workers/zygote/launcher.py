@@ -11,8 +11,8 @@ from rallypoint.agent.workers.reaper import Ended
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.zygote import choosing
 from rallypoint.agent.workers.zygote.imports import imported_by
-from rallypoint.agent.workers.zygote.nursery import Nursery
 from rallypoint.agent.workers.zygote.standby import StandbyLostError
+from rallypoint.agent.workers.zygote.standby_pool import StandbyPool
 from rallypoint.wire import env
 
 __all__ = ["Launcher"]
@@ -25,41 +25,41 @@ _TRIES = 2
 
 
 class Launcher:
-    """Starts the workers of a node. Without a `nursery` every one is a program.
+    """Starts the workers of a node. Without a `pool` of standbys every one is a program.
 
     `own` starts programs of ours, to which it does not matter with which variables their modules were imported.
     """
 
-    def __init__(self, spawner: Spawner, nursery: Nursery | None, *, startup: str = "", names: str = "") -> None:
-        self._spawner, self._nursery, self._startup, self._names = spawner, nursery, startup, names
+    def __init__(self, spawner: Spawner, pool: StandbyPool | None, *, startup: str = "", names: str = "") -> None:
+        self._spawner, self._pool, self._startup, self._names = spawner, pool, startup, names
         self._said = False
         self._forks = True
         self.own = _Own(self)
 
     def when_ready(self, told: Callable[[], None]) -> None:
         """Call `told` whenever forks can be had."""
-        if self._nursery is not None:
-            self._nursery.when_ready(told)
+        if self._pool is not None:
+            self._pool.when_ready(told)
 
     def when_prepared(self, told: Callable[[], None]) -> None:
         """Call `told` whenever `prepared` may have changed."""
-        if self._nursery is not None:
-            self._nursery.when_prepared(told)
+        if self._pool is not None:
+            self._pool.when_prepared(told)
 
     def close(self) -> None:
         """End what waits to become a worker."""
-        if self._nursery is not None:
-            self._nursery.close()
+        if self._pool is not None:
+            self._pool.close()
 
     @property
     def prepared(self) -> bool:
         """Whether nothing is left that could be prepared for workers: standbys are ready, or they are started as programs."""
-        return not self._forks or self._nursery is None or self._nursery.prepared
+        return not self._forks or self._pool is None or self._pool.prepared
 
     def prepare(self, command: Command) -> None:
         """Start the zygote before any worker, for workers that are started by `command`; a later call changes nothing."""
-        nursery = self._nursery
-        if nursery is None or nursery.given_up or nursery.environment:
+        pool = self._pool
+        if pool is None or pool.given_up or pool.environment:
             return
         reason = choosing.refusal(command.argv, python=sys.executable)
         if reason:
@@ -67,7 +67,7 @@ class Launcher:
             self._say(reason)
             return
         place = choosing.place_of(command.argv, command.cwd)
-        nursery.begin(choosing.zygote_env(self._with_names(command).env), place, imports=imported_by(command.argv, place))
+        pool.begin(choosing.zygote_env(self._with_names(command).env), place, imports=imported_by(command.argv, place))
 
     def _with_names(self, command: Command) -> Command:
         names = {env.MODULES_FILE: self._names} if self._names else {}
@@ -79,8 +79,8 @@ class Launcher:
         `ended` is called when it has ended. Raises `OSError` when it cannot be started. The first workers are programs: the
         zygote is started beside them, with the environment that they have.
         """
-        nursery = self._nursery
-        if nursery is None or nursery.given_up:
+        pool = self._pool
+        if pool is None or pool.given_up:
             return await self._spawner.spawn(command, ended)
         reason = choosing.refusal(command.argv, python=sys.executable)
         if reason:
@@ -88,22 +88,22 @@ class Launcher:
             self._say(reason)
             return await self._spawner.spawn(command, ended)
         command = self._with_names(command)
-        if choosing.birth_variables(command.env) != choosing.birth_variables(nursery.environment):
-            if nursery.environment:
+        if choosing.birth_variables(command.env) != choosing.birth_variables(pool.environment):
+            if pool.environment:
                 log.info("environment variables that affect imports have changed; the agent restarts the preload process")
-            nursery.begin(choosing.zygote_env(command.env), choosing.place_of(command.argv, command.cwd))
+            pool.begin(choosing.zygote_env(command.env), choosing.place_of(command.argv, command.cwd))
             return await self._spawner.spawn(command, ended)
         pid = await self.fork(command, ended, startup=self._startup)
         return await self._spawner.spawn(command, ended) if pid is None else pid
 
     async def fork(self, command: Command, ended: Ended, *, startup: str) -> int | None:
         """Start a process as a fork; None where none can be had. Raises `OSError` when the command cannot be started."""
-        nursery, slot = self._nursery, int(command.env.get("LOCAL_RANK", "0"))
+        pool, slot = self._pool, int(command.env.get("LOCAL_RANK", "0"))
         for _ in range(_TRIES):
-            standby = None if nursery is None else await nursery.take(slot)
-            if nursery is None or standby is None:
+            standby = None if pool is None else await pool.take(slot)
+            if pool is None or standby is None:
                 break
-            nursery.refill_soon()
+            pool.refill_soon()
             try:
                 return await standby.start(command, startup, ended)
             except StandbyLostError as error:

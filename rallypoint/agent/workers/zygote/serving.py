@@ -16,10 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.workers.zygote.fitness import unfit
+from rallypoint.agent.workers.zygote.messages import PACKET, Order, packet, unpacked
 from rallypoint.agent.workers.zygote.pages import into_huge_pages
 from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, devices_counted_outside, installed, load, without
 from rallypoint.agent.workers.zygote.waiting import wait
-from rallypoint.agent.workers.zygote.words import PACKET, Order, packet, unpacked
 
 __all__ = ["main"]
 

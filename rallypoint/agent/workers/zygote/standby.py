@@ -12,7 +12,7 @@ from typing import Any
 
 from rallypoint.agent.workers.reaper import Ended, Reaper
 from rallypoint.agent.workers.spawner import Command
-from rallypoint.agent.workers.zygote.words import Memory, Order, frame, receive
+from rallypoint.agent.workers.zygote.messages import Memory, Order, frame, receive
 
 __all__ = ["Standby", "StandbyLostError"]
 

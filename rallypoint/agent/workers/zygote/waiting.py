@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.workers.zygote.becoming import anticipate, prepare
+from rallypoint.agent.workers.zygote.messages import Memory, Order, frame, receive
 from rallypoint.agent.workers.zygote.warming import warm_cpu, warm_device, warm_group
-from rallypoint.agent.workers.zygote.words import Memory, Order, frame, receive
 
 __all__ = ["wait"]
 

@@ -1,4 +1,4 @@
-"""Whether a folder can be written at all, found out before anything is started."""
+"""Check that a folder is writable before anything starts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire.private import private_folder
 
-__all__ = ["require_room"]
+__all__ = ["require_disk_space"]
 
 #: Bytes that must fit into a folder for a start to make sense.
 _ROOM = 4096
 
 
-def require_room(folder: Path) -> None:
+def require_disk_space(folder: Path) -> None:
     """Raise `ConfigError` when nothing can be written in `folder`, which is made if need be."""
     probe = folder / f".room-{os.getpid()}"
     try:

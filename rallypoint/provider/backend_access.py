@@ -1,4 +1,4 @@
-"""The ways from Airflow to the backends. Nothing is imported before somebody goes through."""
+"""Open backends for Airflow. The backends are imported on first use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Threads that copy and digest beside the one that trains. Every call that takes long lets the others run."""
+"""Threads that copy and digest tensors beside the training thread. Long calls release the interpreter lock."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rallypoint.training.snapshots.device_copies import DeviceCopies, Marks
 from rallypoint.training.snapshots.digest import ROW, digest_of, row_sums
 from rallypoint.training.snapshots.linux import move
 
-__all__ = ["Crew", "Piece", "crew_size"]
+__all__ = ["CopyThreadPool", "Piece", "copy_thread_count"]
 
 #: Bytes of a piece of work: large enough to cost nothing by itself, small enough to be shared out evenly.
 _PIECE = 8 << 20
@@ -36,12 +36,12 @@ class Piece:
     source: torch.Tensor
 
 
-def crew_size(local_world_size: int) -> int:
+def copy_thread_count(local_world_size: int) -> int:
     """Return how many threads a worker may use: its share of the cores that this process may run on."""
     return max(1, min(_MOST, len(os.sched_getaffinity(0)) // max(1, local_world_size)))
 
 
-class Crew:
+class CopyThreadPool:
     """A few threads."""
 
     def __init__(self, size: int) -> None:

@@ -1,4 +1,4 @@
-"""One look at a job, and what is kept from it to the next. Pure."""
+"""One observation of a job, and the state that a sensor keeps between observations. Pure."""
 
 from __future__ import annotations
 

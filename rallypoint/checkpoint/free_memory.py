@@ -1,4 +1,4 @@
-"""How many bytes more may be kept in memory here: asked before they are taken, since too many end the whole pod."""
+"""Free memory of the machine or container, checked before large allocations: exceeding it kills the whole pod."""
 
 from __future__ import annotations
 

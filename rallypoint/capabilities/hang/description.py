@@ -1,4 +1,4 @@
-"""What was found of the ranks of a world that hangs, in few words: where each stands, how far each came. Pure."""
+"""Short descriptions of the ranks of a hanging world: where each one is and how far it came. Pure."""
 
 from __future__ import annotations
 

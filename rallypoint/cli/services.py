@@ -1,4 +1,4 @@
-"""What the commands reach outside through. The real doors import when they are opened, so that `--help` is quick."""
+"""Functions of the backends that commands call. They are imported on first use, so that `--help` is fast."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rallypoint.backends.kubernetes.leaving import SupervisorPods
     from rallypoint.cli.options import Where
 
-__all__ = ["Doors"]
+__all__ = ["Services"]
 
 
 def _open_backend(site: Site) -> Backend:
@@ -52,16 +52,15 @@ async def _refusals(site: Site, blueprint: Blueprint) -> tuple[Refusal, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Doors:
-    """How a command gets a backend, and how it leaves a supervisor behind.
+class Services:
+    """Functions that a command uses to reach backends and to start supervisors.
 
     Attributes:
-        open_backend: takes where jobs are.
-        spawn_supervisor: takes a job's name and where it is; starts a process of this machine that supervises the job to its
-            end, returns its pid; `supervisor_log` is the file with its words.
-        supervisor_pods: takes where jobs are, an image and a service account, "" for the usual ones; gives what supervises in
-            pods.
-        refusals: asks the API server of a cluster what it would refuse of a submission.
+        open_backend: opens the backend at a site.
+        spawn_supervisor: starts a process on this machine that supervises a job to its end, and returns its process id;
+            `supervisor_log` returns the path of its log.
+        supervisor_pods: returns the manager of supervisor pods at a site; "" as image or service account is the default.
+        refusals: returns the errors that the API server of a cluster would raise for a submission.
     """
 
     open_backend: Callable[[Site], Backend] = _open_backend
@@ -70,8 +69,8 @@ class Doors:
     supervisor_pods: Callable[[Site, str, str], SupervisorPods] = _supervisor_pods
     refusals: Callable[[Site, Blueprint], Awaitable[tuple[Refusal, ...]]] = _refusals
 
-    def with_credentials(self, credentials: Credentials) -> Doors:
-        """Return these doors, of which the one to a backend is opened with credentials."""
+    def with_credentials(self, credentials: Credentials) -> Services:
+        """Return these services with a backend that is opened with credentials."""
 
         def opened(site: Site) -> Backend:
             from rallypoint.backends.registry import open_site  # noqa: PLC0415

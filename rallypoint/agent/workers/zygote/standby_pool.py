@@ -1,6 +1,6 @@
-"""The agent's zygote and its standbys: started beside the first attempt, kept full in the background, replaced when they die.
+"""The zygote of an agent and its standbys: started beside the first attempt, refilled in the background, replaced on failure.
 
-Nothing here is needed for the workers to run: whenever a fork cannot be had, they are started as programs.
+Workers can run without them: if a fork is not possible, workers are started as programs.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from typing import Any
 
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Command, Spawner
+from rallypoint.agent.workers.zygote.messages import PACKET, packet, unpacked
 from rallypoint.agent.workers.zygote.standby import Standby
-from rallypoint.agent.workers.zygote.words import PACKET, packet, unpacked
 
-__all__ = ["Nursery", "Wanted", "declared"]
+__all__ = ["StandbyPool", "Wanted", "declared"]
 
 log = logging.getLogger("rallypoint.zygote")
 
@@ -58,7 +58,7 @@ class Wanted:
     startup: str = ""
 
 
-class Nursery:
+class StandbyPool:
     """One zygote at a time, and the forks of it that wait."""
 
     def __init__(self, spawner: Spawner, reaper: Reaper, wanted: Wanted) -> None:

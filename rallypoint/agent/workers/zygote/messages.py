@@ -1,7 +1,7 @@
-"""What the agent, its zygote and a standby say to each other: small JSON objects over Unix sockets, with file descriptors.
+"""Messages between an agent, its zygote and its standbys: small JSON objects over Unix sockets, with file descriptors.
 
-To the zygote a message is a packet; to a standby a length and so many bytes, since an environment may be larger than a packet.
-Both ends are of one version: the agent starts the zygote from its own files.
+A message to the zygote is one packet. A message to a standby is a length and the bytes, because an environment may be larger
+than a packet. Both ends have the same version: the agent starts the zygote from its own files.
 """
 
 from __future__ import annotations

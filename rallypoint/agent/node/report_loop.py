@@ -1,4 +1,4 @@
-"""An agent's talk with its coordinator: everything that is true is said when something new is, and answers are passed on."""
+"""Send an agent's report to the coordinator whenever its content changes, and forward the replies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rallypoint.agent.waiting import set_within
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Refusal, Reply, Stop
 
-__all__ = ["Talker"]
+__all__ = ["ReportLoop"]
 
 log = logging.getLogger("rallypoint.node")
 
@@ -22,7 +22,7 @@ log = logging.getLogger("rallypoint.node")
 _LOOK = 0.5
 
 
-class Talker:
+class ReportLoop:
     """Asks again and again, at least once in `pace` seconds, more often where it is asked to `hurry`.
 
     `gist` is what makes a report worth saying, None while there is nobody whom it concerns; `report` makes one. `heard` is

@@ -9,7 +9,7 @@ from airflow.sdk._shared.secrets_masker import redact
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.site import Site
-from rallypoint.provider import doors
+from rallypoint.provider import backend_access
 from rallypoint.provider.connections.masking import secrets_of
 from rallypoint.provider.place import Place
 from tests.emulator.running import kubeconfig
@@ -34,7 +34,7 @@ def test_a_connection_and_the_cluster_that_it_names(connections):
     connections("prod", "kubernetes", {"kube_config": config})
     connections("train", "rallypoint", {"platform": "kubernetes", "kubernetes_conn_id": "prod", "namespace": "ml"})
 
-    located = doors.resolve(Place(conn_id="train"))
+    located = backend_access.resolve(Place(conn_id="train"))
 
     assert (located.site, located.credentials.kubeconfig) == (Site(kind="kubernetes", namespace="ml"), config)
     assert CANARY not in str(redact(f"the token is {CANARY}"))
@@ -42,7 +42,7 @@ def test_a_connection_and_the_cluster_that_it_names(connections):
 
 def test_a_place_without_a_connection_asks_nobody():
     """A task that names none needs no Airflow to say where it is."""
-    assert doors.resolve(Place(home="/data")).site == Site(home="/data")
+    assert backend_access.resolve(Place(home="/data")).site == Site(home="/data")
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_a_connection_that_cannot_be_used(connections, name, says):
     connections("wrong", "rallypoint", {"platform": "slurm"})
 
     with pytest.raises(BackendError) as caught:
-        doors.resolve(Place(conn_id=name))
+        backend_access.resolve(Place(conn_id=name))
 
     assert str(caught.value).startswith(says)
 

@@ -109,8 +109,11 @@ class Job:
 
     def tell(self) -> str:
         """Return the job's story, for a test that fails."""
-        log = self.place / "supervisor.log"
-        return f"\n{log.read_text()[-2000:] if log.exists() else 'no supervisor.log'}"
+        log, record = self.place / "supervisor.log", self.place / "record.json"
+        told = [log.read_text()[-2000:] if log.exists() else "no supervisor.log"]
+        incidents = json.loads(record.read_text())["incidents"] if record.exists() else ()
+        told += [f"{each['id']}: {each['rung']}: {each['reason']}" for each in incidents]
+        return "\n" + "\n".join(told)
 
     def supervisor(self) -> int:
         """Return the process id of the detached supervisor."""

@@ -117,7 +117,7 @@ class Culprit:
         lives: a step of it raised, and its process went on.
     """
 
-    limits: ClassVar = {"pid": PID}
+    limits: ClassVar = {"incarnation": WHOLE, "pid": PID}
 
     node: int = -1
     incarnation: int = 0

@@ -144,7 +144,14 @@ class AgentReport:
     neighbours: ClassVar[bool] = True
     reported: ClassVar[bool] = True
 
-    limits: ClassVar = {"local_world_size": (0, MAX_WORKERS), "keeps": (0, MAX_WORKERS), "sequence": WHOLE, "unseen": WHOLE}
+    #: Of an agent with a node rank, the incarnation is the time of its start.
+    limits: ClassVar = {
+        "local_world_size": (0, MAX_WORKERS),
+        "keeps": (0, MAX_WORKERS),
+        "incarnation": WHOLE,
+        "sequence": WHOLE,
+        "unseen": WHOLE,
+    }
 
     version: int = MESSAGES_VERSION
     job: str

@@ -75,7 +75,7 @@ class Member:
     `first_rank` .. `first_rank + local_world_size - 1` are its ranks; -1 while it waits.
     """
 
-    limits: ClassVar = {"local_world_size": (0, MAX_WORKERS), "first_rank": (-1, MAX_NODES * MAX_WORKERS)}
+    limits: ClassVar = {"incarnation": WHOLE, "local_world_size": (0, MAX_WORKERS), "first_rank": (-1, MAX_NODES * MAX_WORKERS)}
 
     node: int
     incarnation: int

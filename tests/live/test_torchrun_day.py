@@ -141,6 +141,17 @@ def test_the_scripts_flags_are_its_own(job: Agents, module: bool) -> None:
     assert lines == {" ".join(words)}
 
 
+def test_agents_with_a_node_rank_form_a_round(job: Agents) -> None:
+    """`--rdzv-backend` is static by default, as in torchrun: each agent has a place in the job."""
+    where = ("--nnodes=2", "--nproc-per-node=1", "--master-addr=127.0.0.1", f"--master-port={free_port()}", "--rdzv-id=ranks")
+    nodes = [job.run(*where, f"--node-rank={rank}", "--no-python", "sh", "-c", TELL) for rank in range(2)]
+
+    for rank, node in enumerate(nodes):
+        code, output = said(node)
+        assert code == Exit.OK, output
+        assert f"told {rank} of 2 local 0" in output
+
+
 def test_a_module(job: Agents) -> None:
     """`-m`, with the module's own arguments; `localhost:0` is torchrun's way to be alone."""
     job.finish()

@@ -50,6 +50,12 @@ def test_a_number_outside_its_limits_is_refused(
     assert str(refused.value) == f"{field}: {number} is not allowed; expected a number from {least} to {most}"
 
 
+@pytest.mark.parametrize(("kind", "value"), [(AgentReport, codec.to_json(REPORT)), (Member, MEMBER)])
+def test_an_incarnation_may_be_a_time(kind: type, value: dict[str, Any]) -> None:
+    """The incarnation of an agent with `--node-rank` is the time of its start in seconds."""
+    assert codec.from_json(kind, value | {"incarnation": 1 << 40}).incarnation == 1 << 40
+
+
 def test_the_picture_of_a_hang_has_few_steps_on_its_axis() -> None:
     """However far apart the reported steps are."""
     places = tuple(RankSpan(first=n, last=n, count=1, least=far, most=far) for n, far in enumerate((0, 2**63)))

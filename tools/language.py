@@ -49,6 +49,7 @@ RATES: tuple[tuple[str, str, float], ...] = (
 )
 
 _HABIT = re.compile("|".join(f"(?P<h{n}>\\b(?:{pattern})\\b)" for n, (pattern, _) in enumerate(HABITS)), re.IGNORECASE)
+_FORMAT = re.compile(r"%(?:\.?\w+)?[sdrfg]")
 _LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _ERRORS = frozenset({"Problem", "refusal", "Verdict"})
 #: Errors with an argument that follows "FIELD: VALUE is not allowed; expected", and its position.
@@ -104,17 +105,15 @@ def help_texts() -> Iterator[Text]:
 
 
 def messages() -> Iterator[Text]:
-    """Yield the texts of errors and log lines; `…` stands for a value."""
+    """Yield the texts of errors and log lines; `<name>` stands for a value, as in a usage line."""
     for path in sorted((ROOT / "rallypoint").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             kind = _kind(node)
             if kind:
-                start = "FIELD: … is not allowed; expected " if _is_expectation(node) else ""
-                if _name(node) == "Problem":  # printed behind the name of its field
-                    start = "FIELD: "
+                start = _start(node)
                 for text in _strings(node):
-                    if " " in text.strip("… "):
+                    if " " in re.sub(r"<\w*>", "", text).strip():
                         yield Text(kind=kind, place=place, text=f"{start}{text}")
 
 
@@ -122,7 +121,7 @@ def sentences(texts: Iterator[Text]) -> Iterator[Text]:
     """Yield the sentences of texts that have at least four words."""
     for text in texts:
         for sentence in _split(text.text):
-            if len(re.findall(r"[A-Za-z]{2,}", re.sub(r"`[^`]*`", "", sentence))) >= 4:
+            if len(re.findall(r"[A-Za-z]{2,}", re.sub(r"`[^`]*`|<\w+>", "", sentence))) >= 4:
                 yield dataclasses.replace(text, text=sentence.strip())
 
 
@@ -250,8 +249,21 @@ def _name(node: ast.AST) -> str:
     return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
 
 
-def _is_expectation(node: ast.AST) -> bool:
-    return _name(node) in _EXPECTED
+def _start(node: ast.AST) -> str:
+    """Return what is printed before the text of a node: the name of a field, and for some errors also its value."""
+    call = node.exc if isinstance(node, ast.Raise) else node
+    position = _EXPECTED.get(_name(node), -1)
+    if not isinstance(call, ast.Call) or (position < 0 and _name(node) != "Problem"):
+        return ""
+    field = _field(call.args[max(position - 2, 0)]) if position != 0 and call.args else "FIELD"
+    return f"{field}: <value> is not allowed; expected " if position >= 0 else f"{field}: "
+
+
+def _field(node: ast.AST) -> str:
+    if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value:
+        return node.value
+    name = _value_name(node)
+    return "<field>" if name == "value" else f"<{name}>"
 
 
 def _strings(node: ast.AST) -> Iterator[str]:
@@ -261,12 +273,30 @@ def _strings(node: ast.AST) -> Iterator[str]:
     if isinstance(call.func, ast.Name) and call.func.id in _EXPECTED and call.args:
         position = _EXPECTED[call.func.id]
         values = tuple(call.args[position : position + 1])
-    for value in values:
+    for index, value in enumerate(values):
         if isinstance(value, ast.Constant) and isinstance(value.value, str):
-            yield " ".join(re.sub(r"%(?:\.?\w+)?[sdrfg]", "…", value.value).split())
+            text = value.value
+            for argument in values[index + 1 :]:
+                text = _FORMAT.sub(f"<{_value_name(argument)}>", text, count=1)
+            yield " ".join(_FORMAT.sub("<value>", text).split())
         elif isinstance(value, ast.JoinedStr):
-            parts = (str(part.value) if isinstance(part, ast.Constant) else "…" for part in value.values)
+            parts = (str(part.value) if isinstance(part, ast.Constant) else f"<{_value_name(part)}>" for part in value.values)
             yield " ".join("".join(parts).split())
+
+
+def _value_name(node: ast.AST | None) -> str:
+    """Return a short name of a value in a message: the last name of its expression."""
+    if isinstance(node, ast.FormattedValue):
+        return _value_name(node.value)
+    if isinstance(node, ast.Name):
+        return node.id.strip("_")
+    if isinstance(node, ast.Attribute):
+        return node.attr.strip("_")
+    if isinstance(node, ast.Subscript):
+        return _value_name(node.value)
+    if isinstance(node, ast.Call):  # of a function with one value, the name of the value
+        return _value_name(node.args[0] if node.args else node.func)
+    return "value"
 
 
 if __name__ == "__main__":

@@ -15,12 +15,13 @@ def test_the_rates_of_words_are_within_their_limits(capsys):
 
 
 def test_errors_and_log_lines_are_found():
-    """Values inside f-strings and formats are replaced by a sign."""
+    """Each value of an f-string or format is shown by its name, as in a usage line."""
     texts = list(TOOL["messages"]())
 
     assert {"error", "log"} == {text.kind for text in texts}
     assert len(texts) > 300
-    assert any("…" in text.text for text in texts)
+    assert "worker rank=<rank> cannot recover in place: <why>" in {text.text for text in texts}
+    assert not [text for text in texts if "%s" in text.text or "…" in text.text]
 
 
 def test_an_expression_to_avoid_is_found_outside_of_code():

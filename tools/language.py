@@ -285,18 +285,14 @@ def _strings(node: ast.AST) -> Iterator[str]:
 
 
 def _value_name(node: ast.AST | None) -> str:
-    """Return a short name of a value in a message: the last name of its expression."""
-    if isinstance(node, ast.FormattedValue):
-        return _value_name(node.value)
-    if isinstance(node, ast.Name):
-        return node.id.strip("_")
-    if isinstance(node, ast.Attribute):
-        return node.attr.strip("_")
-    if isinstance(node, ast.Subscript):
+    """Return a short name of a value in a message: the last name of its expression, `value` if that is not a plain word."""
+    if isinstance(node, ast.FormattedValue | ast.Subscript | ast.Starred):
         return _value_name(node.value)
     if isinstance(node, ast.Call):  # of a function with one value, the name of the value
         return _value_name(node.args[0] if node.args else node.func)
-    return "value"
+    name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+    name = name.strip("_")
+    return "value" if not name or _HABIT.fullmatch(name) else name
 
 
 if __name__ == "__main__":

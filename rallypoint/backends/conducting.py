@@ -15,8 +15,10 @@ from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Job, OnTurn, Snapshot, Turn, Turns, log, new_lines, told
 from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.conducting import RolesDecision, conduct_job, final, taken_over
+from rallypoint.supervision.following import LIMIT
 from rallypoint.supervision.record import Holder, JobRecord
-from rallypoint.supervision.role_records import ConductorPolicy, StartUnit, StopUnit, UnitSeen
+from rallypoint.supervision.role_records import ConductorPolicy, Phase, StartUnit, StopUnit, UnitKey, UnitSeen, UnitState
+from rallypoint.supervision.trimming import cut
 from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text
@@ -39,6 +41,9 @@ class ConductorTurns(Turns):
         self._news = asyncio.Event()
         self._roles = ElasticRoles(self._units, holder=me.name, supervise=supervise, clock=clock, changed=self._news.set)
         self._acted: tuple[StartUnit | StopUnit, ...] = ()
+        #: What could not be started in the last turn, and what of it waited for resources in the turn before, too.
+        self._refused: dict[UnitKey, ActionError] = {}
+        self._waits: tuple[ActionError, ...] = ()
         self._waiting: asyncio.Task[None] | None = None
         self._plan: Plan | None = None
 
@@ -82,8 +87,9 @@ class ConductorTurns(Turns):
         now, plan, policy = self._clock(), stored.plan, policy_of(stored.plan)
         record = self._greeted(stored.record, policy, now)
         seen = (*await self._units.observe(record, plan), *await self._roles.observe(record, plan))
+        seen += tuple(_hopeless(key, error) for key, error in self._refused.items() if error.fatal)
         decision = await asyncio.to_thread(_conducted, record, seen, plan, policy, now)
-        decision = dataclasses.replace(decision, record=self._named(decision.record))
+        decision = dataclasses.replace(decision, record=self._named(_waiting(decision.record, self._waits)))
         for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
             log.info("job %s: %s", self._name, line)
         saved = await self._keep(stored, decision.record)
@@ -138,6 +144,7 @@ class ConductorTurns(Turns):
     async def _perform(self, decision: RolesDecision, plan: Plan) -> bool:
         """Do the actions; return whether one of them could not be done."""
         failed, record = False, decision.record
+        before, self._refused = self._refused, {}
         elastic = {role.name for role in policy_of(plan).roles if role.elastic}
         for action in decision.actions:
             if action not in self._acted:
@@ -146,7 +153,10 @@ class ConductorTurns(Turns):
                 await self._do(record, plan, action, elastic=action.key.role in elastic)
             except ActionError as error:
                 failed = True
+                if isinstance(action, StartUnit):
+                    self._refused[action.key] = error
                 log.warning("job %s: %s: %s", self._name, _described(action), clean_text(str(error)))
+        self._waits = tuple(error for key, error in self._refused.items() if error.waits and key in before)
         return failed
 
     async def _do(self, record: JobRecord, plan: Plan, action: StartUnit | StopUnit, *, elastic: bool) -> None:
@@ -163,8 +173,24 @@ def _conducted(record: JobRecord, seen: Iterable[UnitSeen], plan: Plan, policy: 
     """Decide on units whose last words do not show the secrets of the job (wire/masked.py)."""
     mask, simple = mask_of_plan(plan), {role.name for role in policy.roles if not role.elastic}
     units = [dataclasses.replace(unit, reason=mask(unit.reason)) for unit in seen]
-    units = [dataclasses.replace(unit, final=final(unit, plan)) if unit.key.role in simple else unit for unit in units]
+    units = [
+        dataclasses.replace(unit, final=unit.final or final(unit, plan)) if unit.key.role in simple else unit for unit in units
+    ]
     return conduct_job(record, units, policy, now)
+
+
+def _hopeless(key: UnitKey, error: ActionError) -> UnitSeen:
+    """Return a unit that can never be started: it fails the job."""
+    return UnitSeen(key=key, state=UnitState.FAILED, present=False, reason=str(error), final="another attempt cannot help")
+
+
+def _waiting(record: JobRecord, errors: Iterable[ActionError]) -> JobRecord:
+    """Note for people what the job waits for; the amounts change while it waits, and only its begin is history."""
+    running = record.conductor is not None and record.conductor.phase is Phase.RUNNING
+    told = cut("; ".join(dict.fromkeys(map(str, errors))), LIMIT) if running else ""
+    if told and not record.waits_for:
+        record = record.with_history("waiting", told)
+    return record if told == record.waits_for else dataclasses.replace(record, waits_for=told)
 
 
 def _described(action: StartUnit | StopUnit) -> str:

@@ -381,9 +381,18 @@ class UnitBackend(abc.ABC):
         unit (`rollout 1 exited with code 3`). Lives of earlier attempts may be forgotten once nothing of them is left.
         """
 
+    async def admit(self, record: JobRecord, plan: Plan) -> None:  # noqa: B027  most backends place each unit by itself
+        """Reserve the resources of all units of the job at once, where the backend does that, before an elastic role starts.
+
+        Raises `ActionError`, with `waits` while resources are missing.
+        """
+
     @abc.abstractmethod
     async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
-        """Start a life of an instance, unless it was started before, whatever became of it. Raises `ActionError`."""
+        """Start a life of an instance, unless it was started before, whatever became of it.
+
+        Raises `ActionError`: with `waits` nothing was started and nothing is charged, with `fatal` the job fails.
+        """
 
     @abc.abstractmethod
     async def stop(self, record: JobRecord, plan: Plan, key: UnitKey, *, force: bool) -> None:

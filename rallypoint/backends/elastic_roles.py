@@ -91,6 +91,8 @@ class ElasticRoles:
         jobs, name = self._units.jobs, role_job(record.name, key.role)
         owner = _owner(record.name, key)
         stored = await jobs.load(name)
+        if stored is None or stored.record.owner != owner:
+            await self._units.admit(record, plan)
         if stored is None:
             await self._submit(record, plan, key, owner)
         elif stored.record.owner != owner:

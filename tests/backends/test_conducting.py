@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.contract import Backend
+from rallypoint.backends.contract import ActionError, Backend
 from rallypoint.backends.requests import request_deletion, request_resumption, request_suspension, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Snapshot
@@ -132,6 +132,40 @@ async def test_an_instance_that_fails_is_the_only_one_that_starts_again(place):
         "recover-in-place",
         "rollout 1 exited with code 3",
     )
+
+
+async def test_a_job_that_waits_for_resources_pays_nothing(place):
+    """What it waits for is in its record until it has it; no restart is charged."""
+    await submit(place)
+    place.world.failures = [ActionError("2 nodes need GPU 4, but 0 are free", waits=True) for _ in range(8)]
+    waited: list[str] = []
+
+    def look(snapshot: Snapshot) -> None:
+        waited.append(snapshot.record.waits_for)
+        story(snapshot)
+
+    judged = ends(place, "judge", 0, 0)
+    story = Story(place, (all_run(place), judged), (lambda: True, says(place, Outcome.SUCCEEDED)))
+    record = await supervise(place.backend, "rl", holder="test", on_turn=look, clock=place.world.clock)
+
+    assert record is not None
+    assert (record.phase, record.retries, record.incidents, record.waits_for) == (Phase.SUCCEEDED, 0, (), "")
+    assert "2 nodes need GPU 4, but 0 are free" in waited
+    assert [event.detail for event in record.history if event.kind == "waiting"] == ["2 nodes need GPU 4, but 0 are free"]
+
+
+async def test_a_unit_that_can_never_start_fails_the_job_at_once(place):
+    """No restart is charged for it, and nothing of the job is left."""
+    await submit(place)
+    place.world.failures = [ActionError("not ready within 6 s", fatal=True)]
+
+    record = await drive(place, Story(place))
+
+    assert record is not None
+    assert record.verdict is not None
+    assert (record.phase, record.retries, record.released) == (Phase.FAILED, 0, True)
+    assert record.verdict.message == "not ready within 6 s; another attempt cannot help"
+    assert place.world.running_units("rl") == []
 
 
 async def test_a_trainer_that_is_beyond_recovery_resets_the_job_once(place):

@@ -134,7 +134,7 @@ class LocalUnits(UnitBackend):
             if self._look(host) is None:
                 command = host_command(self._agent, self._folder, uid=record.uid, folder=host.path)
                 self._start_host(record, host, command, mark(record.uid, "host", group, host.incarnation))
-            _ring(host, self._folder.owner())
+            self._call(host)
 
     def _require_own(self) -> None:
         """Raise `ActionError` for another user's job: its processes are started as its user, and its files written as such."""
@@ -151,7 +151,7 @@ class LocalUnits(UnitBackend):
         if seen is None or not seen.ended:
             return last
         if seen.present:
-            last.end(force=True)
+            self._end(last, force=True)
             return None
         return self._folder.host(group, last.incarnation + 1)
 
@@ -161,12 +161,28 @@ class LocalUnits(UnitBackend):
             **self.environment(record, plan),
             **roles_env(plan, role),
             **place_env(role, key.index, attempt=key.attempt, reset=key.reset, incarnation=key.incarnation),
-            "MASTER_ADDR": ADDRESS,
+            "MASTER_ADDR": self._master(plan, role),
             "MASTER_PORT": str(_FIRST_PORT + zlib.crc32(f"{record.uid}/{role.name}".encode()) % _PORTS),
-            **(visible(devices, os.environ) if devices else {}),
+            **self._visible(plan, role, devices),
         }
         fields = {name: getattr(key, name) for name in ("role", "attempt", "reset", "index", "incarnation")}
         return UnitStart(**fields, env=variables)
+
+    def _master(self, plan: Plan, role: RolePlan) -> str:
+        """Return the address of the first instance of a role."""
+        return ADDRESS
+
+    def _visible(self, plan: Plan, role: RolePlan, devices: Sequence[int]) -> Mapping[str, str]:
+        """Return the variable that shows an instance its devices, which are numbered over the whole job."""
+        return visible(devices, os.environ) if devices else {}
+
+    def _call(self, host: NodeFolder) -> None:
+        """Have a host look at its folder."""
+        _ring(host, self._folder.owner())
+
+    def _end(self, host: NodeFolder, *, force: bool) -> None:
+        """Request the end of a host, or end it at once."""
+        host.end(force=force)
 
     def _prepare(self, record: JobRecord, plan: Plan) -> None:
         """Make what every process of the job needs, once."""
@@ -192,10 +208,10 @@ class LocalUnits(UnitBackend):
                     seen = self._look(host)
                     if seen is not None and seen.ended:
                         if seen.present:
-                            host.end(force=True)
+                            self._end(host, force=True)
                         continue
                     os.close(durable.open_regular(str(folder / (KILL if force else STOP)), os.O_WRONLY | os.O_CREAT))
-                    _ring(host, self._folder.owner())
+                    self._call(host)
 
     async def release(self, record: JobRecord, plan: Plan) -> bool:
         """End all hosts; see `UnitBackend.release`."""
@@ -210,7 +226,7 @@ class LocalUnits(UnitBackend):
                     continue
                 left = True
                 asked = self._asked.setdefault(host.path, time.monotonic())
-                host.end(force=seen.ended or time.monotonic() > asked + _HOST_GRACE)
+                self._end(host, force=seen.ended or time.monotonic() > asked + _HOST_GRACE)
         return not left
 
     async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:

@@ -30,14 +30,17 @@ __all__ = ["OWNER", "Submitted", "add", "run"]
 #: Owner of every job that was submitted by hand.
 OWNER = "cli"
 
+_ATTACHED = "attached"
+
 _DESCRIPTION = """\
 Start the job of FILE, and a supervisor that manages the job to its end. The
 supervisor is a background process of this machine or, on Kubernetes, a small
 pod.
 
 If a finished job has the same name, a new attempt of that job starts, with its
-checkpoints and history. With --watch, the exit code is 0 if the job succeeds
-and 1 if the job fails. Ctrl-C ends the command, and the job continues.
+checkpoints and history. If the same job is already running, nothing starts.
+With --watch, the exit code is 0 if the job succeeds and 1 if the job fails.
+Ctrl-C ends the command, and the job continues.
 """
 
 
@@ -46,12 +49,13 @@ class Submitted:
     """What a submission did, as `--json` prints it.
 
     Attributes:
-        how: `submitted`, `restarted` or `adopted`.
+        how: `submitted`, `restarted`, `adopted`, or `attached` to a job that runs and has a supervisor.
         size: nodes and processes, for people.
         folder: of the job, on this machine; "" elsewhere.
         configmap: that holds the job, as NAMESPACE/NAME, on Kubernetes; "" elsewhere.
         ledger: Ray namespace whose ledger holds the job, on Ray; "" elsewhere.
-        supervise: who supervises it, one of the words of the option.
+        supervise: who supervises it, one of the words of the option; "" of a job that was attached to.
+        held_by: the supervisor of such a job, for people; else "".
         supervisor_pid, supervisor_pod: the supervisor that was left behind, a process of this machine or a pod; else 0 and "".
     """
 
@@ -65,6 +69,7 @@ class Submitted:
     supervise: str = Way.PROCESS.value
     supervisor_pid: int
     supervisor_pod: str = ""
+    held_by: str = ""
     record: JobRecord
 
 
@@ -91,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     """Submit, tell what happened, and watch or supervise if that was asked for."""
     plan = leaving(args)
     done, left = asyncio.run(_submit(args, plan))
-    here = plan.way is Way.HERE
+    here = plan.way is Way.HERE and done.how != _ATTACHED
     if args.watch:
         if not args.json:
             print(told(done, args.where)[0])
@@ -107,6 +112,7 @@ def told(done: Submitted, where: Where) -> tuple[str, ...]:
         "submitted": "submitted",
         "restarted": f"started again as attempt {done.record.attempt}",
         "adopted": "already existed without a supervisor and continues",
+        _ATTACHED: "is already running, and nothing was started",
     }[done.how]
     status, logs = (spell_command(where, word, done.name) for word in ("status", "logs"))
     return (
@@ -124,6 +130,8 @@ def _whereabouts(done: Submitted) -> str:
 
 
 def _supervisor(done: Submitted) -> str:
+    if done.held_by:
+        return f" (supervisor: {done.held_by})"
     if done.supervisor_pid:
         return f", supervisor {done.supervisor_pid}"
     return f", supervisor pod {done.supervisor_pod}" if done.supervisor_pod else ""
@@ -145,8 +153,8 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
         await plan.check(blueprint)
         for warning in (*blueprint.warnings, *env_warnings(blueprint.job)):
             print(f"rallypoint: warning: {warning}", file=sys.stderr)
-        stored, how = await _take(backend, blueprint, args.where)
-        left = await plan.leave(blueprint.plan.name)
+        stored, how, held_by = await _take(backend, blueprint, args.where)
+        left = Left() if held_by else await plan.leave(blueprint.plan.name)
         record = await taken_on(backend, stored.record, left, args.where)
     folder, configmap = _place(blueprint)
     done = Submitted(
@@ -156,7 +164,8 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
         folder=folder,
         configmap=configmap,
         ledger=next((str(item["namespace"]) for item in blueprint.objects if item.get("kind") == "Ledger"), ""),
-        supervise=plan.way.value,
+        supervise="" if held_by else plan.way.value,
+        held_by=held_by,
         supervisor_pid=left.pid,
         supervisor_pod=left.pod,
         record=record,
@@ -172,19 +181,20 @@ def _place(blueprint: Blueprint) -> tuple[str, str]:
     return next((str(item["path"]) for item in blueprint.objects if item.get("kind") == "folder"), ""), ""
 
 
-async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[Stored, str]:
-    """Submit the job, or take on what is there of this name, if it may be taken."""
+async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[Stored, str, str]:
+    """Submit the job, or take on what is there of this name, if it may be taken; a job that runs and is the same goes on."""
     from rallypoint.backends.requests import collect, submit_or_adopt  # noqa: PLC0415
 
     known = await backend.load(blueprint.plan.name)
     if known is not None:
-        await _check_may_take(backend, known, blueprint.plan.digest, where)
+        if held_by := await _runs_under(backend, known, blueprint.plan.digest, where):
+            return known, _ATTACHED, held_by
         if known.record.finished and not known.record.deletion:
             # Whoever submits by hand knows how it ended, or does not ask; what is wanted is another attempt.
             await collect(backend, known.record.name, owner=OWNER)
     blueprint = dataclasses.replace(blueprint, claimant=_claimant())
     adoption = await submit_or_adopt(backend, blueprint, owner=OWNER)
-    return adoption.stored, adoption.how.value
+    return adoption.stored, adoption.how.value, ""
 
 
 def _claimant() -> str:
@@ -194,7 +204,8 @@ def _claimant() -> str:
         return f"user {os.getuid()}"
 
 
-async def _check_may_take(backend: Backend, known: Stored, digest: str, where: Where) -> None:
+async def _runs_under(backend: Backend, known: Stored, digest: str, where: Where) -> str:
+    """Return the supervisor of a job that runs, "" if a submission goes on; raises `JobExistsError` for another owner's job."""
     from rallypoint.backends.contract import HeldError, JobExistsError  # noqa: PLC0415
 
     record = known.record
@@ -202,20 +213,16 @@ async def _check_may_take(backend: Backend, known: Stored, digest: str, where: W
         word = "deleted" if record.deletion else "cleaned up"
         print(f"Job {record.name} is still being {word}; waiting ...", file=sys.stderr)
     if record.deletion:
-        return
+        return ""
     if record.owner != OWNER and not record.collected_by:
         raise JobExistsError(
             f"job {record.name} belongs to {record.owner}, which has not read the job's result yet; choose another "
             f"name (--name), or delete the job first ({spell_command(where, 'delete', record.name)})"
         )
     if record.finished or record.digest != digest:
-        return
+        return ""
     try:
         async with backend.hold(record.name, holder="rallypoint submit"):
-            return
+            return ""
     except HeldError as error:
-        raise JobExistsError(
-            f"job {record.name} is already running with the same specification (supervisor: {error.holder}); nothing "
-            f"was started. Watch the running job ({spell_command(where, 'status', record.name)}), delete the job first "
-            f"({spell_command(where, 'delete', record.name)}), or choose another name (--name)"
-        ) from error
+        return error.holder or "unknown"

@@ -109,32 +109,37 @@ def test_a_job_that_lost_its_supervisor_goes_on(run, place, job_file, capsys):
     assert len(place.spawned) == 2
 
 
-@pytest.mark.parametrize(
-    ("holder", "words", "complaint"),
-    [
-        pytest.param(
-            "cli pid 7 on ada",
-            (),
-            "is already running with the same specification (supervisor: cli pid 7 on ada)",
-            id="this spec",
-        ),
-        pytest.param("", ("--set", "nodes=5"), "is already running with another specification", id="another spec"),
-    ],
-)
-def test_a_name_that_runs_already_is_refused(run, place, job_file, capsys, holder, words, complaint):
+def test_another_specification_is_refused(run, place, job_file, capsys):
     """One clear error, and nothing is left behind."""
     run("submit", job_file)
-    if holder:
-        place.hold("digits", holder)
     before = place.world.record("digits")
     capsys.readouterr()
 
-    assert run("submit", job_file, *words) == 1
+    assert run("submit", job_file, "--set", "nodes=5") == 1
 
     out, err = capsys.readouterr()
     assert (out, err.count("\n")) == ("", 1)
     assert err.startswith("rallypoint: ")
-    assert complaint in err
+    assert "is already running with another specification" in err
+    assert (place.world.record("digits"), len(place.spawned)) == (before, 1)
+
+
+def test_the_same_job_is_attached_to(run, place, job_file, capsys):
+    """A job that runs under a supervisor stays as it is, and no second supervisor starts."""
+    run("submit", job_file)
+    place.hold("digits", "cli pid 7 on ada")
+    before = place.world.record("digits")
+    capsys.readouterr()
+
+    assert run("submit", job_file) == 0
+
+    out, err = capsys.readouterr()
+    assert err == ""
+    size = "1 to 2 nodes x 2 processes"
+    assert out.startswith(f"Job digits is already running, and nothing was started: {size} (supervisor: cli pid 7 on ada)\n")
+    assert run("submit", job_file, "--json") == 0
+    told = loads(Submitted, capsys.readouterr().out)
+    assert (told.how, told.supervise, told.supervisor_pid, told.held_by) == ("attached", "", 0, "cli pid 7 on ada")
     assert (place.world.record("digits"), len(place.spawned)) == (before, 1)
 
 

@@ -138,7 +138,7 @@ def test_a_supervisor_that_was_killed_elsewhere_is_known_by_its_lease(stage, com
     renew(SILENT - 10)
     assert "its last heartbeat was" in command("status", "digits")[1]
     code, printed = command("submit", str(killed), "--supervise", "none")
-    assert (code, "is already running with the same specification" in printed) == (1, True), printed
+    assert (code, "is already running, and nothing was started" in printed) == (0, True), printed
 
     renew(SILENT + 2)
     assert "none since" in command("status", "digits")[1]

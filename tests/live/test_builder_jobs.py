@@ -90,6 +90,31 @@ def test_an_interrupted_submission_leaves_the_job_running(place: Path) -> None:
     assert record.phase.value == "Succeeded"
 
 
+def test_a_second_submission_attaches(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same job waits for the end of the first one, on the backend that its argument names; another is refused."""
+    monkeypatch.setenv("RALLYPOINT_BACKEND", "kubernetes")
+    script = (
+        "import sys; from rallypoint.job.builder import JobBuilder\n"
+        "job = JobBuilder().device_type('CPU').role('judge').run('role_jobs.wait').resource(cpu=1).build()\n"
+        "sys.exit(job.submit('twice', backend='local'))\n"
+    )
+    first = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    eventually((place / "waiting").exists)
+    second = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+    assert second.stdout is not None
+    said = second.stdout.readline()
+    other = JobBuilder().device_type("CPU").role("judge").run("role_jobs.wait").resource(cpu=2).build()
+    assert other.submit("twice", backend="local") == 1
+    (place / "enough").touch()
+
+    assert said.startswith("Job twice is already running, and nothing was started: 1 role, 1 instance (supervisor: ")
+    assert (first.wait(timeout=60), second.wait(timeout=60)) == (0, 0)
+    record = Job(folder=place, home=place / "rallypoint-home", name="twice").ends()
+    assert (record.phase.value, record.attempt) == ("Succeeded", 1)
+    first.communicate()
+    second.communicate()
+
+
 def test_several_roles_run_together(place: Path) -> None:
     """The entry points of the builder, chained without `end()`; `submit` waits for the drivers, and servers are ended then."""
     job = (

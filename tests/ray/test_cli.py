@@ -46,8 +46,8 @@ async def test_a_job_from_the_terminal(site: RaySite, home: Path, tmp_path: Path
 
     await eventually_async(trains, timeout=60.0, why="both ranks should begin")
     code, told = await rallypoint(site, home, "submit", str(file))
-    assert code != 0
-    assert "already running with the same specification" in told
+    assert code == 0, told
+    assert "Job digits is already running, and nothing was started" in told
     assert await site.uid("digits") == uid
     code, told = await rallypoint(site, home, "status", "digits")
     assert (code, "digits" in told) == (0, True)

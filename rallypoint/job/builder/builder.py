@@ -15,11 +15,13 @@ from rallypoint.job.builder.calls import JobCalls, RoleCalls
 from rallypoint.job.builder.command import Command, read_command
 from rallypoint.job.builder.document import draft
 from rallypoint.job.builder.job import Job
-from rallypoint.job.errors import JobError, Problem
+from rallypoint.job.errors import JobError, Problem, show
 
 __all__ = ["JobBuilder", "RoleBuilder", "TrainBuilder"]
 
 B = TypeVar("B", bound="JobBuilder")
+
+_VARIABLES = "a dict of variables"
 
 
 class JobBuilder:
@@ -52,13 +54,14 @@ class JobBuilder:
         self.calls.configs.append(config)
         return self
 
-    def global_env(self, env: Mapping[str, Any]) -> Self:
-        """Add environment variables of all roles; None removes one. Those of a role win."""
-        self.calls.env.update(env)
+    def global_env(self, env: Mapping[str, Any] | None) -> Self:
+        """Add environment variables of all roles; None as a value removes one. Those of a role win."""
+        _merge(self.calls.env, env, "global_env", self.calls.wrong)
         return self
 
     def role(self, role: str) -> Self:
         """Name the role that the next `run` or `train` defines; upper case is lower case."""
+        self.calls.wrong += _undefined(self._next_role)
         self._next_role = role
         return self
 
@@ -114,7 +117,8 @@ class JobBuilder:
             JobError: names every problem with its path.
 
         """
-        return Job.of(*draft(self.calls))
+        document, wrong = draft(self.calls)
+        return Job.of(document, [*wrong, *_undefined(self._next_role)])
 
     def _named(self, method: str) -> str:
         role, self._next_role = self._next_role, None
@@ -148,7 +152,7 @@ class RoleBuilder(Generic[B]):
 
     def env(self, env: Mapping[str, Any] | None = None) -> Self:
         """Add environment variables; None as a value removes one of `global_env`."""
-        self.calls.env.update(env or {})
+        _merge(self.calls.env, env, "env", self.calls.wrong)
         return self
 
     def envs(self, env: Mapping[str, Any] | None = None) -> Self:
@@ -209,7 +213,7 @@ class RoleBuilder(Generic[B]):
         """Set the job's own settings."""
         return self._parent.config(config)
 
-    def global_env(self, env: Mapping[str, Any]) -> B:
+    def global_env(self, env: Mapping[str, Any] | None) -> B:
         """Add environment variables of all roles."""
         return self._parent.global_env(env)
 
@@ -271,3 +275,17 @@ class TrainBuilder(RoleBuilder[B]):
 
 
 R = TypeVar("R", bound=RoleBuilder[Any])
+
+
+def _merge(known: dict[str, Any], env: Any, path: str, wrong: list[Problem]) -> None:
+    """Add variables to those that are known; None is no variable."""
+    if isinstance(env, Mapping) and all(isinstance(name, str) for name in env):
+        known.update(env)
+    elif env is not None:
+        wrong.append(Problem(path=path, text=f"{show(env)} is not allowed; expected {_VARIABLES}"))
+
+
+def _undefined(role: Any) -> list[Problem]:
+    """Return the problem of a role that was named, and that no call has defined."""
+    told = "was named and not defined; call run() or train() after role()"
+    return [] if role is None else [Problem(path="role", text=f"{show(role)} {told}")]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.job.builder.command import Command
+from rallypoint.job.errors import Problem
 
 __all__ = ["JobCalls", "RoleCalls"]
 
@@ -20,6 +21,7 @@ class RoleCalls:
         total, per_group, workers, least, most: counts; None where they were not said.
         env, needs: merged.
         failover: label and timeout of a node group.
+        wrong: calls that could not be taken; their paths begin at the role.
     """
 
     elastic: bool
@@ -35,6 +37,7 @@ class RoleCalls:
     needs: dict[str, Any] = field(default_factory=dict)
     driver: bool = True
     failover: tuple[Any, Any] | None = None
+    wrong: list[Problem] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -50,6 +53,7 @@ class JobCalls:
         nodes, devices, kind: of the machines; None where they were not said.
         collocate_all: for each call, the roles that it leaves out.
         process_group, node_check: false where they are switched off.
+        wrong: calls that could not be taken.
         required: roles that must be there; `allowed` all that may be, where not empty; `never_collocated` by "all".
     """
 
@@ -63,6 +67,7 @@ class JobCalls:
     collocate_all: list[tuple[str, ...]] = field(default_factory=list)
     process_group: bool = True
     node_check: bool = True
+    wrong: list[Problem] = field(default_factory=list)
     required: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
     never_collocated: tuple[str, ...] = ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from argparse import Namespace
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ def draft(calls: JobCalls) -> tuple[dict[str, Any], list[Problem]]:
 class _Writer:
     def __init__(self, calls: JobCalls) -> None:
         self._calls = calls
-        self.wrong: list[Problem] = []
+        self.wrong: list[Problem] = list(calls.wrong)
         self._short = len(calls.roles) == 1 and calls.roles[0].written is None
 
     def document(self) -> dict[str, Any]:
@@ -62,11 +63,11 @@ class _Writer:
         """Return a value that its rule allows, or None."""
         if value is None:
             return None
-        try:
-            return rule.read(value)
-        except RefusedError as error:
-            self._refuse(path, f"{show(value)} is not allowed; expected {str(error) or rule.allowed}")
-            return None
+        with contextlib.suppress(RefusedError):
+            if not isinstance(value, str):  # a text is no number in a call, as it is in a file
+                return rule.read(value)
+        self._refuse(path, f"{show(value)} is not allowed; expected {rule.allowed}")
+        return None
 
     def _check_names(self, names: list[str]) -> None:
         calls = self._calls
@@ -121,6 +122,10 @@ class _Writer:
         calls = self._calls
         listed = [[str(name).lower() for name in roles] for roles in calls.collocations]
         for exclude in calls.collocate_all:
+            for name in exclude:
+                if str(name).lower() not in names:
+                    told = f"role {show(name)} is not defined; expected names of roles of the job ({', '.join(names)})"
+                    self._refuse("with_collocation_all", told)
             without = {str(name).lower() for name in (*exclude, *calls.never_collocated)}
             listed.append([name for name in names if name not in without])
         for index, roles in enumerate(listed):
@@ -149,6 +154,9 @@ class _Writer:
             yield name, self._role(role, "" if self._short else f"roles.{name}.")
 
     def _role(self, role: RoleCalls, path: str) -> dict[str, Any]:
+        self.wrong += [Problem(path=f"{path}{problem.path}", text=problem.text) for problem in role.wrong]
+        if role.written is not None and not isinstance(role.written, str):
+            self._refuse(f"{path}name", f"{show(role.written)} is not allowed; expected {NAME.allowed}")
         found: dict[str, Any] = {} if role.elastic else {"launch": "simple"}
         found |= dict(role.command.role) if role.command else self._entry(role, path)
         found |= self._training(role, path) if role.elastic else self._instances(role, path)

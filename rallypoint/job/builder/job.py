@@ -68,14 +68,17 @@ class Job:
         self,
         job_name: str | None = None,
         blocking: bool = True,  # noqa: FBT001, FBT002  DLRover has it so
-        **settings: Unpack[options.SubmitSettings],
+        **settings: Unpack[options.SubmitArguments],
     ) -> int:
         """Run the job where `rallypoint submit` runs jobs ($RALLYPOINT_BACKEND, or as processes of this machine).
+
+        A second submission of a job that runs changes nothing; if it is `blocking`, it waits for the end of that job.
 
         Args:
             job_name: of the job; by default DLROVER_UNIFIED_JOB_NAME, or `dlrover-` and a random number.
             blocking: wait until the job ends. Ctrl-C then leaves the job running and raises `KeyboardInterrupt`.
-            settings: see docs/guides/roles.md; each is also a variable DLROVER_UNIFIED_<NAME>.
+            settings: see docs/guides/roles.md; each is also a variable DLROVER_UNIFIED_<NAME>. `backend`, `namespace` and
+                the other options of `rallypoint submit` say where the job runs.
 
         Returns:
             0 if the job succeeded (not blocking: if it was stored and started), 1 if not.
@@ -84,10 +87,11 @@ class Job:
             JobError: names every setting that is wrong.
 
         """
-        given = options.from_environment({**settings, **({} if job_name is None else {"job_name": job_name})})
+        place, left = options.read_place(settings)
+        given = options.from_environment({**left, **({} if job_name is None else {"job_name": job_name})})
         document = given.with_defaults().applied({"name": given.name or _random_name(), **self.document})
         ElasticJob.model_validate(document)
-        return launch(document, blocking=blocking)
+        return launch(document, blocking=blocking, place=place)
 
 
 def _random_name() -> str:

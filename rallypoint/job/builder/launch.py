@@ -27,26 +27,30 @@ _INTERRUPTED = 130
 _AIRFLOW_TASK = "AIRFLOW_CTX_TASK_ID"
 
 
-def launch(document: dict[str, Any], *, blocking: bool) -> int:
-    """Submit a document; return 0 or 1, as `rallypoint submit` does. Raises `KeyboardInterrupt` if the wait was interrupted."""
+def launch(document: dict[str, Any], *, blocking: bool, place: Mapping[str, str]) -> int:
+    """Submit a document; return 0 or 1, as `rallypoint submit` does. Raises `KeyboardInterrupt` if the wait was interrupted.
+
+    `place` are options of the command that say where the job runs, by their names.
+    """
     if os.environ.get(_AIRFLOW_TASK):
         told = "is not possible in an Airflow task; use ElasticTrainingOperator(job=job)"
         raise JobError([Problem(path="submit", text=told)])
-    if _is_local(document, os.environ):
+    if _is_local(document, os.environ, place):
         # Relative paths start here, not where the file is written.
         document = load_job(document, base=Path.cwd()).to_document()
     with tempfile.TemporaryDirectory(prefix="rallypoint-") as folder:
         file = Path(folder) / f"{document['name']}.yaml"
         file.write_text(write_yaml(document), encoding="utf-8")
-        code = _run([sys.executable, *_COMMAND, str(file), *(["--watch"] if blocking else [])])
+        options = [f"--{name.replace('_', '-')}={value}" for name, value in place.items()]
+        code = _run([sys.executable, *_COMMAND, str(file), *options, *(["--watch"] if blocking else [])])
     if code == _INTERRUPTED:
         raise KeyboardInterrupt
     return 0 if code == 0 else 1
 
 
-def _is_local(document: Mapping[str, Any], environ: Mapping[str, str]) -> bool:
+def _is_local(document: Mapping[str, Any], environ: Mapping[str, str], place: Mapping[str, str]) -> bool:
     platform = str(document.get("platform") or environ.get(WORDS["platform"].variable, ""))
-    return (environ.get(BACKEND) or PLATFORMS.get(platform, "local")) == "local"
+    return (place.get("backend") or environ.get(BACKEND) or PLATFORMS.get(platform, "local")) == "local"
 
 
 def _run(command: list[str]) -> int:

@@ -15,10 +15,21 @@ from typing import Any
 from typing_extensions import TypedDict
 
 from rallypoint.job.errors import JobError, Problem, show
-from rallypoint.job.rules import NAME, WORD, Rule, duration, one_of, whole
+from rallypoint.job.rules import NAME, WORD, Rule, choice, duration, one_of, whole
 from rallypoint.job.values import RefusedError, read_text
 
-__all__ = ["PREFIX", "SETTINGS", "Given", "Setting", "SubmitSettings", "from_environment", "read"]
+__all__ = [
+    "PLACE",
+    "PREFIX",
+    "SETTINGS",
+    "Given",
+    "Setting",
+    "SubmitArguments",
+    "SubmitSettings",
+    "from_environment",
+    "read",
+    "read_place",
+]
 
 PREFIX = "DLROVER_UNIFIED_"
 
@@ -45,6 +56,26 @@ class SubmitSettings(TypedDict, total=False):
     master_state_backend_config: dict[str, Any]
 
 
+class SubmitArguments(SubmitSettings, total=False):
+    """The settings, and where the job runs: each word is that of the option of `rallypoint submit` with this name."""
+
+    backend: str
+    home: str
+    namespace: str
+    context: str
+    kubeconfig: str
+    kind: str
+    supervisor_image: str
+    supervisor_account: str
+    address: str
+    storage: str
+    runtime_env: str
+
+
+#: The arguments that say where a job runs.
+PLACE = tuple(name for name in SubmitArguments.__annotations__ if name not in SubmitSettings.__annotations__)
+
+
 def _read_cores(value: Any) -> float:
     try:
         cores = float(read_text(value) if isinstance(value, str) else value)
@@ -61,10 +92,19 @@ def _read_name(value: Any) -> str:
     return name
 
 
+def _plain(value: Any) -> str:
+    text = read_text(value)
+    if not text.isprintable():
+        raise RefusedError
+    return text
+
+
 _JOB_NAME = Rule(kind="name", allowed=NAME.allowed, read=_read_name, schema={})
 _CORES = Rule(kind="cores", allowed="a number of cores, 0 or more", read=_read_cores, schema={})
 _MIB = whole(0, 2**40, unit="MiB")
 _WORD = Rule(kind="text", allowed=WORD.allowed, read=lambda value: WORD.read(value) if value != "" else "", schema={})
+_BACKEND = choice("local", "kubernetes", "ray")
+_TEXT = Rule(kind="text", allowed="a text without control characters", read=_plain, schema={})
 _STATE = Rule(kind="text", allowed="any", read=read_text, schema={})
 
 
@@ -238,6 +278,25 @@ def _read(given: Mapping[str, Any], wrong: list[Problem], path: Callable[[str], 
         yield setting.name, found
 
 
+def read_place(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, Any]]:
+    """Return the arguments that say where the job runs, and the others; raises `JobError` with every problem."""
+    place: dict[str, str] = {}
+    wrong: list[Problem] = []
+    for name in PLACE:
+        value = arguments.get(name)
+        if value is None or value == "":
+            continue
+        rule = _BACKEND if name == "backend" else _TEXT
+        try:
+            place[name] = rule.read(value)
+        except RefusedError:
+            wrong.append(Problem(path=name, text=f"{show(value)} is not allowed; expected {rule.allowed}"))
+    if wrong:
+        raise JobError(wrong)
+    return place, {name: value for name, value in arguments.items() if name not in PLACE}
+
+
 def _near(name: str) -> str:
-    near = difflib.get_close_matches(name, _NAMES, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(_NAMES)}"
+    known = (*_NAMES, *PLACE)
+    near = difflib.get_close_matches(name, known, n=1)
+    return f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(known)}"

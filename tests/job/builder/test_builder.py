@@ -297,3 +297,33 @@ def built(builder: JobBuilder) -> tuple[Job | None, tuple[Problem, ...]]:
         return builder.build(), ()
     except JobError as error:
         return None, error.problems
+
+
+@pytest.mark.parametrize(
+    ("calls", "path", "text"),
+    [
+        pytest.param(lambda b: b.global_env(["A=1"]), "global_env", "['A=1'] is not allowed; expected a dict", id="a list"),
+        pytest.param(lambda b: b.global_env({1: 2}), "global_env", "{1: 2} is not allowed; expected a dict", id="a number"),
+        pytest.param(
+            lambda b: b.workload("b", "m.b").env("A"), "roles.b.env", "'A' is not allowed; expected a dict", id="text"
+        ),
+        pytest.param(lambda b: b.node_num("2"), "node_num", "'2' is not allowed; expected a whole number", id="count as text"),
+        pytest.param(lambda b: b.role(3).run("m.b"), "roles.3.name", "3 is not allowed; expected 1 to 52", id="name"),
+        pytest.param(lambda b: b.role("b"), "role", "'b' was named and not defined; call run() or train()", id="undefined"),
+        pytest.param(lambda b: b.role("b").workload("c", "m.c"), "role", "'b' was named and not defined", id="overtaken"),
+        pytest.param(lambda b: b.with_collocation_all("z"), "with_collocation_all", "role 'z' is not defined", id="excluded"),
+    ],
+)
+def test_a_call_that_says_nothing_is_a_problem(calls, path, text):
+    """Nothing that was called is dropped, and no other error than `JobError` comes of a value."""
+    builder = JobBuilder().workload("a", "m.a").workload("d", "m.d").end()
+    found = problems(calls(builder).build)
+
+    assert found[path].startswith(text), found
+
+
+def test_no_variables_are_no_problem():
+    """As with `env`, None is nothing."""
+    document = JobBuilder().global_env(None).train("m.a").env(None).build().to_document("x")
+
+    assert "env" not in document

@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.job import compile_plan, load_job
 from rallypoint.job.builder import JobBuilder
-from rallypoint.job.builder.settings import SETTINGS, read
+from rallypoint.job.builder.settings import SETTINGS, read, read_place
 from tests.job.builder.test_builder import problems
 
 DOCUMENT = {"name": "x", "entrypoint": "a.py"}
@@ -112,3 +112,14 @@ def test_a_task_of_airflow_uses_the_operator(monkeypatch):
     monkeypatch.setenv("AIRFLOW_CTX_TASK_ID", "train")
 
     assert "ElasticTrainingOperator" in problems(lambda: JobBuilder().train("a.py").build().submit())["submit"]
+
+
+def test_where_a_job_runs_is_an_argument():
+    """The words are those of the command line's options; what is wrong is told with what is allowed."""
+    place, left = read_place({"backend": "kubernetes", "namespace": "training", "home": "", "context": None, "master_cpu": 1})
+
+    assert (place, left) == ({"backend": "kubernetes", "namespace": "training"}, {"master_cpu": 1})
+    found = problems(lambda: read_place({"backend": "slurm", "namespace": 3, "kind": "a\nb"}))
+    assert found["backend"] == "'slurm' is not allowed; expected one of local, kubernetes, ray"
+    assert sorted(found) == ["backend", "kind", "namespace"]
+    assert problems(lambda: read({"backnd": "local"}, {}))["backnd"] == "is not a setting of submit(); did you mean 'backend'?"

@@ -119,13 +119,13 @@ def test_each_driver_leaves_a_result(place: Path, home: Path) -> None:
 
 @pytest.mark.extended
 def test_a_second_submission(place: Path, home: Path) -> None:
-    """Of the same document it re-attaches where nobody supervises, of another it is refused; both leave the job as it is."""
+    """Of the same document it attaches, also where nobody supervises, of another it is refused; all leave the job as it is."""
     job = RolesJob.write(place, home).submit()
     before = job.all_begin()
 
-    again = cli("submit", place / "rl.json", check=False)
-    assert again.returncode == 1
-    assert "already running with the same specification" in again.stderr
+    supervisor = job.supervisor()
+    assert "Job rl is already running, and nothing was started" in cli("submit", place / "rl.json").stdout
+    assert job.supervisor() == supervisor
     (place / "other.json").write_text(json.dumps({**json.loads((place / "rl.json").read_text()), "config": {"lr": 2}}))
     other = cli("submit", place / "other.json", check=False)
     assert other.returncode == 1

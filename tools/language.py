@@ -2,7 +2,8 @@
 
     python tools/language.py check                     # words that docs, help and messages avoid (part of make lint)
     python tools/language.py check --accept            # write the present findings to tools/language_allowed.txt
-    python tools/language.py count                     # words per 1,000 of prose in docs, README and help
+    python tools/language.py count                     # words of docs/, and words per 1,000 of prose in docs, README and help
+    python tools/language.py count --pages             # the same, and the words of each page
     python tools/language.py sample 60 --seed 7        # random sentences of help, errors, log lines and docs
 
 Docs are README, SECURITY, CONTRIBUTING and docs/ without generated reference pages. Code blocks are left out.
@@ -31,6 +32,12 @@ GENERATED = frozenset(
     f"docs/reference/{name}.md" for name in ("job", "arguments", "operators", "sensors", "airflow-matrix", "cli", "output")
 )
 
+#: Generated reference too, whose sentences are written for its page: not counted, but checked and sampled.
+GENERATED_TABLES = frozenset({"docs/reference/timers.md"})
+
+#: Words of prose that docs/ may have without the generated reference.
+MOST_WORDS = 35_000
+
 #: Expressions to avoid, and the plain alternative.
 HABITS: tuple[tuple[str, str], ...] = (
     (r"rooms?|doors?|houses?|voices?|luggage|nurser(?:y|ies)|bells?|crews?|breathers?", "package, module, pool, event, ..."),
@@ -50,6 +57,7 @@ RATES: tuple[tuple[str, str, float], ...] = (
 
 _HABIT = re.compile("|".join(f"(?P<h{n}>\\b(?:{pattern})\\b)" for n, (pattern, _) in enumerate(HABITS)), re.IGNORECASE)
 _FORMAT = re.compile(r"%(?:\.?\w+)?[sdrfg]")
+_WORD = re.compile(r"[A-Za-z][\w'-]*")
 _LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _ERRORS = frozenset({"Problem", "refusal", "Verdict"})
 #: Errors with an argument that follows "FIELD: VALUE is not allowed; expected", and its position.
@@ -68,12 +76,14 @@ _EXPECTED = {
 class Text:
     """A piece of prose. `kind` is `docs`, `help`, `error` or `log`; `place` names its file.
 
-    `beside` is the first cell of its table row and the head of its column, or the option or command that a help text describes.
+    `heading` is the heading above it. `beside` is what a reader sees with it: the first cell of its table row and the head of
+    its column, the line that introduces its list, or the option or command that a help text describes.
     """
 
     kind: str
     place: str
     text: str
+    heading: str = ""
     beside: str = ""
 
 
@@ -81,18 +91,39 @@ def docs() -> Iterator[Text]:
     """Yield each paragraph, list item and table cell of the pages."""
     pages = ["README.md", "SECURITY.md", "CONTRIBUTING.md", *sorted(p.relative_to(ROOT).as_posix() for p in _pages())]
     for page in pages:
-        if page in GENERATED:
+        if page not in GENERATED:
+            text = (ROOT / page).read_text(encoding="utf-8")
+            yield from _page(page, re.sub(r"^```.*?^```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE))
+
+
+def _page(page: str, text: str) -> Iterator[Text]:
+    head: list[str] = []
+    heading = introduction = ""
+    for block in re.split(r"\n\s*\n|\n(?=[|#*-] ?|\d+\. )", text):
+        start = block.lstrip()
+        if start.startswith("|"):
+            row = [_plain(cell) for cell in re.split(r"(?<!\\)\|", block.strip().removeprefix("|").removesuffix("|"))]
+            named = bool(head)
+            head = head or row
+            for index, plain in enumerate(row):
+                beside = f"{row[0]} | {head[index]}" if index else head[0]
+                yield from _prose(page, plain, heading, beside if named and index < len(head) else "column")
             continue
-        text = (ROOT / page).read_text(encoding="utf-8")
-        text = re.sub(r"^```.*?^```$|<!--.*?-->", "", text, flags=re.DOTALL | re.MULTILINE)
-        head: list[str] = []
-        for block in re.split(r"\n\s*\n|\n(?=[|#*-] ?|\d+\. )", text):
-            row = [_plain(cell) for cell in block.strip().strip("|").split("|")] if block.lstrip().startswith("|") else []
-            head = (head or row) if row else []
-            for index, plain in enumerate(row or [_plain(block)]):
-                if re.search(r"[A-Za-z]{2}", plain):
-                    beside = f"{row[0]} | {head[index]}" if row is not head and 0 < index < len(head) else ""
-                    yield Text(kind="docs", place=page, text=plain, beside=beside)
+        head = []
+        plain = _plain(block)
+        if start.startswith("#"):
+            heading, introduction = plain, ""
+            yield from _prose(page, plain, "", "heading")
+        elif re.match(r"[*-] |\d+\. ", start):
+            yield from _prose(page, plain, heading, introduction)
+        elif plain:
+            yield from _prose(page, plain, heading, "")
+            introduction = list(_split(plain))[-1] if plain.endswith(":") else ""
+
+
+def _prose(page: str, text: str, heading: str, beside: str) -> Iterator[Text]:
+    if re.search(r"[A-Za-z]{2}", text):
+        yield Text(kind="docs", place=page, text=text, heading=heading, beside=beside)
 
 
 def help_texts() -> Iterator[Text]:
@@ -154,7 +185,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands.add_parser("check").add_argument(
         "--accept", action="store_true", help="write the present findings to the allow-list"
     )
-    commands.add_parser("count")
+    count = commands.add_parser("count")
+    count.add_argument("--pages", action="store_true", help="also print the words of each page")
+    count.add_argument("--limit", type=int, default=MOST_WORDS, help="words that docs/ may have")
     sample = commands.add_parser("sample")
     sample.add_argument("number", type=int)
     sample.add_argument("--seed", type=int, default=1)
@@ -162,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "check":
         return _check(accept=options.accept)
     if options.command == "count":
-        return _count()
+        return _count(pages=options.pages, limit=options.limit)
     return _sample(options.number, options.seed)
 
 
@@ -180,15 +213,24 @@ def _check(*, accept: bool) -> int:
     return int(bool(new))
 
 
-def _count() -> int:
-    words = " ".join(text.text for text in (*docs(), *help_texts()))
-    total = len(re.findall(r"[A-Za-z][\w'-]*", words))
-    print(f"{total} words of prose in docs, README and help")
-    high = False
-    for name, pattern, limit in RATES:
-        rate = 1000 * len(re.findall(rf"\b(?:{pattern})\b", words, re.IGNORECASE)) / total
-        high |= rate > limit
-        print(f"{name:<28}{rate:6.2f} per 1,000 (at most {limit:g})")
+def _count(*, pages: bool, limit: int) -> int:
+    words: collections.Counter[str] = collections.Counter()
+    for text in docs():
+        words[text.place] += len(_WORD.findall(text.text))
+    if pages:
+        for page, number in words.most_common():
+            print(f"{number:7,} {page}")
+    left_out = GENERATED | GENERATED_TABLES
+    size = sum(number for page, number in words.items() if page.startswith("docs/") and page not in left_out)
+    print(f"{size:,} words in docs/ (at most {limit:,}) without the generated reference: {', '.join(sorted(left_out))}")
+    prose = " ".join(text.text for text in (*docs(), *help_texts()))
+    total = len(_WORD.findall(prose))
+    print(f"{total:,} words of prose in docs/, README, SECURITY, CONTRIBUTING and help")
+    high = size > limit
+    for name, pattern, most in RATES:
+        rate = 1000 * len(re.findall(rf"\b(?:{pattern})\b", prose, re.IGNORECASE)) / total
+        high |= rate > most
+        print(f"{name:<28}{rate:6.2f} per 1,000 (at most {most:g})")
     return int(high)
 
 
@@ -200,9 +242,10 @@ def _sample(number: int, seed: int) -> int:
     generator = random.Random(seed)
     for share, kind in enumerate(sorted(pools)):
         size = number // len(pools) + (share < number % len(pools))
-        chosen += generator.sample(sorted(set(pools[kind]), key=lambda text: (text.place, text.text, text.beside)), size)
+        chosen += generator.sample(sorted(set(pools[kind]), key=dataclasses.astuple), size)
     for index, text in enumerate(chosen, 1):
-        place = f"{text.place} [{text.beside}]" if text.beside else text.place
+        place = " > ".join(part for part in (text.place, text.heading) if part)
+        place = f"{place} [{text.beside}]" if text.beside else place
         print(f"{index:3} {text.kind:<6}{place}: {text.text}")
     return 0
 

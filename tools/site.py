@@ -61,6 +61,7 @@ NAVIGATION: Mapping[str, tuple[str, ...]] = {
         "reference/operators",
         "reference/sensors",
         "reference/verdicts",
+        "reference/timers",
         "reference/payloads",
         "reference/airflow-matrix",
     ),

@@ -1,7 +1,7 @@
-"""Write what docs/explanation/supervision.md shows and code knows better: `python tools/supervision_page.py`.
+"""Write docs/reference/timers.md and the outputs in docs/explanation/supervision.md: `python tools/supervision_page.py`.
 
-The table of clocks comes from the code's own, the output of every `$ rallypoint ...` block from that command, the record that
-one of them explains from a simulation, and the schema of traces from the reader's own values.
+The timers come from `CLOCKS`, the output of every `$ rallypoint ...` block from that command, the record that one of them
+explains from a simulation, and the schema of traces from the reader's own values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rallypoint.job import compile_plan, load_job
 from rallypoint.job.schema import wire_schema
 from rallypoint.simulation.simulator import simulate
 from rallypoint.simulation.trace import Trace
-from rallypoint.supervision.clocks import CLOCKS
+from rallypoint.supervision.clocks import CLOCKS, Clock
 from rallypoint.supervision.policy import Policy
 from rallypoint.wire.codec import to_json
 
@@ -30,18 +30,28 @@ __all__ = ["files", "main"]
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RECORD, SCHEMA = "docs/explanation/supervision.md", "docs/examples/digits.json", "docs/reference/trace.schema.json"
 
-#: The table stands between these two lines of the page.
-BEGIN, END = "<!-- clocks: written by tools/supervision_page.py -->", "<!-- end of clocks -->"
+TIMERS = "docs/reference/timers.md"
 
-_TITLES = (
-    "Clock",
-    "Setting",
-    "Starts when",
-    "Pauses",
-    "Is cancelled when",
-    "At its end",
-    "Who acts",
-    "Priority and exceptions",
+_TIMERS_HEAD = """\
+<!-- Written by `python tools/supervision_page.py`; change rallypoint/supervision/clocks.py, not this file. -->
+
+# Timers
+
+After reading this page, you know the timers of a job, the job field that sets each timer, and the effect of a timer that
+expires. `rallypoint explain JOB` shows the timers that run. `rallypoint simulate` shows [their effect on a list of
+faults](../explanation/supervision.md#simulate).
+
+The supervisor's timers never run backwards. If no supervisor runs for a while, its timers advance by at most two minutes.
+
+"""
+
+_PROPERTIES = (
+    ("starts when", "starts"),
+    ("pauses", "pauses"),
+    ("is cancelled when", "ends"),
+    ("effect when the timer expires", "then"),
+    ("process that acts", "actor"),
+    ("relation to other timers", "wins"),
 )
 _BLOCK = re.compile(r"```console\n\$ rallypoint (?P<words>[^\n]+)\n.*?```\n", re.DOTALL)
 
@@ -49,35 +59,33 @@ _BLOCK = re.compile(r"```console\n\$ rallypoint (?P<words>[^\n]+)\n.*?```\n", re
 def files() -> dict[str, str]:
     """Return the text of each written file by its path in the repository."""
     page = (ROOT / PAGE).read_text(encoding="utf-8")
-    return {RECORD: _record(), SCHEMA: _schema(), PAGE: _with_outputs(_with_table(page))}
+    return {RECORD: _record(), SCHEMA: _schema(), TIMERS: _timers(), PAGE: _with_outputs(page)}
 
 
 def main() -> int:
     """Write the files, those first that the commands on the page read; return 0."""
-    for path, text in ((RECORD, _record()), (SCHEMA, _schema())):
+    for path, text in ((RECORD, _record()), (SCHEMA, _schema()), (TIMERS, _timers())):
         (ROOT / path).write_text(text, encoding="utf-8")
     (ROOT / PAGE).write_text(files()[PAGE], encoding="utf-8")
     return 0
 
 
-# --- The page --------------------------------------------------------------------------------------------------------------
+# --- The pages -------------------------------------------------------------------------------------------------------------
 
 
-def _with_table(page: str) -> str:
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise ValueError(f"{PAGE} has no lines {BEGIN} and {END}")
-    lines = "\n".join(_table())
-    return f"{before}{BEGIN}\n\n{lines}\n\n{END}{after}"
+def _timers() -> str:
+    return _TIMERS_HEAD + "\n".join("\n".join(_timer(clock)) for clock in CLOCKS)
 
 
-def _table() -> Iterator[str]:
-    yield _row(_TITLES)
-    yield _row(("---",) * len(_TITLES))
-    for clock in CLOCKS:
-        first = (f"**{clock.name}** clock", _setting(clock.setting))
-        yield _row((*first, clock.starts, clock.pauses, clock.ends, clock.then, clock.actor, clock.wins))
+def _timer(clock: Clock) -> Iterator[str]:
+    yield f"## The {clock.name} timer"
+    yield ""
+    yield _row(("Property", f"The {clock.name} timer"))
+    yield _row(("---", "---"))
+    yield _row(("setting", _setting(clock.setting)))
+    for title, field in _PROPERTIES:
+        yield _row((title, getattr(clock, field)))
+    yield ""
 
 
 def _setting(text: str) -> str:

@@ -1,6 +1,6 @@
 """Every clock of a supervised job: what starts it, what pauses it, what ends it, who acts on it, and which one wins.
 
-`CLOCKS` is the table that the docs show and that `explain` speaks of; the functions below keep those clocks that can be paused
+`CLOCKS` is shown by docs/reference/timers.md and by `explain`; the functions below keep those clocks that can be paused
 (`JobRecord.timers`). All clocks of the supervisor are read on the job's own clock: it never runs backwards, and a gap between
 two turns counts as `Policy.max_gap` at the most. Those of coordinator and agents are monotonic clocks of their own machine.
 """
@@ -84,23 +84,28 @@ CLOCKS: tuple[Clock, ...] = (
         setting="fault_tolerance.admission_grace_period",
         starts="the supervisor deploys an attempt, or a job that was ready is no longer ready",
         pauses="while a node of the job waits for quota",
-        ends="enough pods exist (profile `appwrapper`: all pods; other profiles: MIN pods), or the job is ready",
-        then="the job is unhealthy (reason InsufficientPodsReady or CreateFailed), and the failure clock starts",
-        actor="supervisor",
-        wins="counts only while too few pods exist; once enough exist, only the warm-up clock counts",
+        ends="enough pods exist (profile `appwrapper`: all pods; other profiles: the minimum number), or the job is ready",
+        then="the job is unhealthy (reason InsufficientPodsReady or CreateFailed), and the failure timer starts",
+        actor="the supervisor",
+        wins=(
+            "the supervisor checks this timer only while too few pods exist; once enough pods exist, it checks"
+            " the warm-up timer instead"
+        ),
     ),
     Clock(
         name="warm-up",
         setting="fault_tolerance.warmup_grace_period",
-        starts="the admission clock starts",
+        starts="the admission timer starts",
         pauses=(
-            "while a node of the job waits for quota;"
-            " with the profiles `ladder` and `mindcluster` also while fewer than MIN nodes run"
+            "while a node of the job waits for quota; with the profiles `ladder` and `mindcluster` also while"
+            " fewer than the minimum number of nodes run"
         ),
         ends="the job is ready",
-        then="the job is unhealthy (reason InsufficientPodsReady), and the failure clock starts",
-        actor="supervisor",
-        wins="counts only while enough pods exist; before that, only the admission clock counts",
+        then="the job is unhealthy (reason InsufficientPodsReady), and the failure timer starts",
+        actor="the supervisor",
+        wins=(
+            "the supervisor checks this timer only while enough pods exist; before that, it checks the admission timer instead"
+        ),
     ),
     Clock(
         name="failure",
@@ -109,33 +114,34 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="the job is healthy again",
         then="a new attempt starts; if no retry is left or the exit code is terminal, the job fails",
-        actor="supervisor",
-        wins=("has priority over the admission and warm-up clocks"),
+        actor="the supervisor",
+        wins="while this timer runs, the supervisor ignores the admission and warm-up timers",
     ),
     Clock(
         name="pending",
         setting="fault_tolerance.pending_timeout",
         starts=(
-            "a node has been created but does not run yet; with `pending_fail_strategy: 1`, only if fewer than MIN nodes run"
+            "a node has been created but does not run yet; with `pending_fail_strategy: 1`, only if fewer than"
+            " the minimum number of nodes run"
         ),
         pauses="never",
-        ends="all nodes run; with `pending_fail_strategy: 1`, MIN nodes run",
+        ends="all nodes run; with `pending_fail_strategy: 1`, the minimum number of nodes runs",
         then=(
-            "with `pending_fail_strategy` 1 or 2, the job fails; with 0, the supervisor records a warning;"
-            " with -1, nothing happens"
+            "with `pending_fail_strategy` 1 or 2, the job fails; with 0, the supervisor records a warning; with"
+            " -1, nothing happens"
         ),
-        actor="supervisor",
-        wins="the profile `appwrapper` does not use this clock",
+        actor="the supervisor",
+        wins="the profile `appwrapper` does not use this timer",
     ),
     Clock(
         name="pending-rounds",
         setting="mindcluster.pending_rounds times mindcluster.pending_interval",
-        starts="the supervisor replaces only the faulty pods; the other pods keep running",
+        starts="the supervisor replaces only the faulty pods, while the other pods keep running",
         pauses="while the label `process-recover-enable` is `on`",
         ends="the replacement pods run",
         then="the supervisor deletes all pods and creates them again in a new attempt",
-        actor="supervisor (`mindcluster` only)",
-        wins="expires before the pending clock",
+        actor="the supervisor (only with the profile `mindcluster`)",
+        wins="this timer expires before the pending timer",
     ),
     Clock(
         name="wait-reschedule",
@@ -144,21 +150,21 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="no node is faulty or missing",
         then=(
-            "with the recovery strategy `elastic-training`, the job continues without the node;"
-            " otherwise the pods are rescheduled"
+            "with the recovery strategy `elastic-training`, the job continues without the node; otherwise the"
+            " pods are rescheduled"
         ),
-        actor="supervisor (`mindcluster` only)",
-        wins="the pending-rounds clock runs only after this clock",
+        actor="the supervisor (only with the profile `mindcluster`)",
+        wins="the pending-rounds timer starts only when this timer has expired",
     ),
     Clock(
         name="last-checkpoint",
-        setting="none (fixed: 30 s until the checkpoint is being written, 630 s once it is)",
+        setting="none (fixed: 30 s until the agents start to write the checkpoint, then 630 s)",
         starts="a node is lost, the supervisor must delete the other nodes, and the job's recovery strategies include `dump`",
         pauses="never",
         ends="the last checkpoint is written, or the nodes have no snapshot to write",
         then="the supervisor deletes the remaining nodes without a checkpoint",
-        actor="supervisor (`mindcluster` only)",
-        wins="while this clock runs, the failure clock does not start, and the supervisor deletes no node",
+        actor="the supervisor (only with the profile `mindcluster`)",
+        wins="while this timer runs, the failure timer does not start, and the supervisor deletes no node",
     ),
     Clock(
         name="replace-delay",
@@ -166,9 +172,9 @@ CLOCKS: tuple[Clock, ...] = (
         starts="a node is lost",
         pauses="never",
         ends="the node is replaced",
-        then="the supervisor creates the node again, as its next incarnation",
-        actor="supervisor",
-        wins="the failure clock has priority if fewer than MIN nodes can be restored",
+        then="the supervisor creates the node again",
+        actor="the supervisor",
+        wins="the failure timer has priority if the supervisor cannot restore the minimum number of nodes",
     ),
     Clock(
         name="retry-pause",
@@ -177,8 +183,8 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="the job is suspended or deleted",
         then="the supervisor deploys the next attempt",
-        actor="supervisor",
-        wins="no other clock runs during the pause",
+        actor="the supervisor",
+        wins="no other timer runs at the same time",
     ),
     Clock(
         name="forceful-deletion",
@@ -187,8 +193,8 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="no pod of the job is left",
         then="the supervisor deletes the remaining objects by force, without a grace period",
-        actor="supervisor",
-        wins="has priority over all other clocks",
+        actor="the supervisor",
+        wins="while this timer runs, the supervisor ignores all other timers",
     ),
     Clock(
         name="deletion-on-failure",
@@ -197,8 +203,8 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="the job is suspended or deleted",
         then="the supervisor deletes the job's objects",
-        actor="supervisor",
-        wins="the forceful-deletion clock starts only when this clock has expired",
+        actor="the supervisor",
+        wins="the forceful-deletion timer starts only when this timer has expired",
     ),
     Clock(
         name="success-ttl",
@@ -207,8 +213,8 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="no object of the job is left",
         then="the supervisor deletes the remaining objects",
-        actor="supervisor",
-        wins="only the exit clock can run at the same time",
+        actor="the supervisor",
+        wins="only the exit timer can run at the same time",
     ),
     Clock(
         name="exit",
@@ -217,48 +223,48 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="the agents of the job have exited",
         then="the supervisor deletes the agents that still run",
-        actor="supervisor",
-        wins="can run at the same time as the success-ttl clock",
+        actor="the supervisor",
+        wins="this timer can run at the same time as the success-ttl timer",
     ),
     Clock(
         name="healthy-progress",
         setting="recovery.refill.*.healthy_for",
         starts="the job is ready and healthy",
         pauses="never; starts again from zero if the job is not ready or not healthy",
-        ends="the budget is full again",
+        ends="no earlier fault counts against the budget any more",
         then="earlier faults no longer count against the budget",
         actor="the supervisor for the node and reset budgets; the coordinator for the process and hang budgets",
-        wins="counts only time between newer steps of the job; has no effect on other clocks",
+        wins="this timer counts only the time between newer training steps; it has no effect on other timers",
     ),
     Clock(
         name="join",
         setting="rendezvous.join_timeout",
-        starts="an agent runs and waits for a round",
+        starts="an agent runs and waits for a rendezvous round",
         pauses="while nodes of the last round still stop their workers",
-        ends="MIN nodes have joined",
+        ends="the minimum number of nodes has joined",
         then="the attempt fails (RendezvousTimeout)",
-        actor="coordinator",
-        wins="the last-call clock starts when this clock is cancelled",
+        actor="the coordinator",
+        wins="the last-call timer starts when this timer is cancelled",
     ),
     Clock(
         name="last-call",
         setting="rendezvous.last_call_timeout",
-        starts="MIN nodes have joined the first round",
+        starts="the minimum number of nodes has joined the first rendezvous round",
         pauses="never",
-        ends="MAX nodes have joined",
+        ends="the maximum number of nodes has joined",
         then="the round starts with the nodes that have joined",
-        actor="coordinator",
-        wins="starts only when the join clock is cancelled",
+        actor="the coordinator",
+        wins="this timer starts only when the join timer is cancelled",
     ),
     Clock(
         name="node-lease",
         setting="health.node_lease",
         starts="the coordinator receives a report of an agent",
         pauses="never",
-        ends="the coordinator receives the next report of the agent",
-        then="the node counts as lost; the other nodes continue without it",
-        actor="coordinator",
-        wins="a node whose connection stays closed for 20 ms is lost before its lease expires",
+        ends="the coordinator receives the next report of the same agent",
+        then="the node of the agent counts as lost, and the other nodes continue without it",
+        actor="the coordinator",
+        wins="if an agent's connection stays closed for 20 ms, its node counts as lost before this timer expires",
     ),
     Clock(
         name="lost-machine",
@@ -267,20 +273,20 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="the kubelet renews the Lease again, the agent reports to the coordinator, or the pod answers the supervisor",
         then="the pod counts as lost and is replaced",
-        actor="supervisor",
+        actor="the supervisor",
         wins="none",
     ),
     Clock(
         name="hang",
         setting="health.hang_downtime",
-        starts="a rank of the round makes progress",
+        starts="a rank makes progress",
         pauses="while an agent whose workers run sends no report",
-        ends="any rank of the round makes progress",
+        ends="any rank of the job makes progress",
         then="the action of `health.hang_detection`: a log line, an incident, or a restart of the workers",
-        actor="coordinator",
+        actor="the coordinator",
         wins=(
-            "before the first progress in a round, runs at least for the warm-up period;"
-            " positive evidence ends this clock earlier"
+            "until a rank makes progress in a new round, this timer runs at least for the warm-up period; proof"
+            " that the ranks cannot continue ends this timer earlier"
         ),
     ),
     Clock(
@@ -289,9 +295,9 @@ CLOCKS: tuple[Clock, ...] = (
         starts="an agent loses its connection to the coordinator",
         pauses="never",
         ends="the agent reaches a coordinator again",
-        then="the agent stops its workers; afterwards, a new world without members of the last world may start",
-        actor="agent, coordinator",
-        wins="expires before the lease clock if the lease is longer",
+        then="the agent stops its workers; afterwards, the coordinator may start a round without the nodes of the last round",
+        actor="the agent and the coordinator",
+        wins="this timer expires before the lease timer, unless the lease is shorter",
     ),
     Clock(
         name="stop-grace",
@@ -300,8 +306,8 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="never",
         ends="all workers that got SIGTERM have exited",
         then="the agent kills the workers and their process groups",
-        actor="agent",
-        wins="a further failure of a worker does not start the clock again",
+        actor="the agent",
+        wins="a further failure of a worker does not start this timer again",
     ),
     Clock(
         name="lease",
@@ -310,10 +316,10 @@ CLOCKS: tuple[Clock, ...] = (
         pauses="while the machine of the coordinator is suspended",
         ends="the heartbeat starts again, or another supervisor takes over",
         then=(
-            "`fault_tolerance.orphan_policy` applies: with `continue`, training continues;"
-            " with `stop`, the job saves a checkpoint and ends"
+            "`fault_tolerance.orphan_policy` applies: with `continue`, training continues; with `stop`, the job"
+            " saves a checkpoint and ends"
         ),
-        actor="coordinator; if it is lost, the agents",
+        actor="the coordinator; if no coordinator runs, the agents",
         wins="none",
     ),
 )

@@ -53,3 +53,27 @@ def test_a_seed_draws_the_same_sample(capsys):
 
     assert outputs[0] == outputs[1]
     assert {line.split()[1] for line in outputs[0].splitlines()} == {"docs", "error", "help", "log"}
+
+
+def test_a_sentence_comes_with_what_its_reader_sees_beside_it():
+    """Its heading, the line that introduces its list, and the row and column of its cell."""
+    page = "# Pods\n\n## Retries\n\nA pod is replaced in these cases:\n\n- its node is down;\n\n"
+    page += "| Case | Effect |\n|---|---|\n| lost | new pod |\n"
+
+    assert [(text.heading, text.beside, text.text) for text in TOOL["_page"]("page.md", page)] == [
+        ("", "heading", "Pods"),
+        ("", "heading", "Retries"),
+        ("Retries", "", "A pod is replaced in these cases:"),
+        ("Retries", "A pod is replaced in these cases:", "its node is down;"),
+        ("Retries", "column", "Case"),
+        ("Retries", "column", "Effect"),
+        ("Retries", "Case", "lost"),
+        ("Retries", "lost | Effect", "new pod"),
+    ]
+
+
+def test_too_many_words_of_docs_are_an_error(capsys):
+    """The generated reference does not count."""
+    assert TOOL["main"](["count", "--limit", "35000"]) == 0
+    assert TOOL["main"](["count", "--limit", "10"]) == 1
+    assert "(at most 10) without the generated reference: docs/reference/" in capsys.readouterr().out

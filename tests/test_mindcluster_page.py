@@ -1,4 +1,4 @@
-"""The table of docs/guides/mindcluster.md: each test that it names exists."""
+"""The table of tests/compat/mindcluster/README.md: each test that it names exists."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LISTED = r"(`test_\w+`(?:, `test_\w+`)*)(?: in `(tests/[\w/.]+)`)?"
 
 def test_each_test_that_the_page_names_exists() -> None:
     """Also the other way round: each live test of the profile stands in the table."""
-    page = (ROOT / "docs" / "guides" / "mindcluster.md").read_text()
+    page = (ROOT / "tests" / "compat" / "mindcluster" / "README.md").read_text()
     table = page.partition("<!-- tests: checked")[2].partition("\n## ")[0]
     files = [(words, path or DEFAULT) for words, path in re.findall(LISTED, table)]
     named = {(path, name) for words, path in files for name in re.findall(r"test_\w+", words)}

@@ -1,6 +1,6 @@
 """Profile `mindcluster`, on real processes: each strategy, mode and clock of MindCluster acts, and no other one.
 
-Jobs are submitted as users do. The table of docs/guides/mindcluster.md names the test of each.
+Jobs are submitted as users do. The table of tests/compat/mindcluster/README.md names the test of each.
 """
 
 from __future__ import annotations

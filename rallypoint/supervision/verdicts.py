@@ -69,7 +69,7 @@ _HERE, _ELSEWHERE, _FAIL = Answer.RETRY_HERE, Answer.RETRY_ELSEWHERE, Answer.FAI
 #: The verdict on every kind of end. Kinds that end no single worker have the same answer in both places.
 TABLE: Mapping[FaultKind, Row] = {
     FaultKind.EXIT_CODE: Row(
-        known_by="an exit code that no other row lists", worker=(_HERE, Cause.PROCESS), node=(_HERE, Cause.NODE)
+        known_by="an exit code that no other row of this table lists", worker=(_HERE, Cause.PROCESS), node=(_HERE, Cause.NODE)
     ),
     FaultKind.SIGNAL: Row(
         known_by="a signal, or exit code 128 + signal number, such as 134 (SIGABRT), 137 (SIGKILL, "
@@ -94,17 +94,17 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_HERE, Cause.NODE),
     ),
     FaultKind.EVICTED: Row(
-        known_by="the backend reports that the host ran short of a resource and evicted the node",
+        known_by="the kubelet evicted the node's pod, because its host ran short of a resource",
         worker=(_ELSEWHERE, Cause.NODE),
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.PREEMPTED: Row(
-        known_by="the backend reports that a pod with higher priority preempted the node",
+        known_by="a pod with a higher priority preempted the node's pod",
         worker=(_ELSEWHERE, Cause.PREEMPTION),
         node=(_ELSEWHERE, Cause.PREEMPTION),
     ),
     FaultKind.FLAGGED: Row(
-        known_by="the node was running when its host was flagged as bad",
+        known_by="the host of the node was marked as faulty while the node ran on it",
         worker=(_ELSEWHERE, Cause.EVACUATION),
         node=(_ELSEWHERE, Cause.EVACUATION),
     ),
@@ -112,8 +112,8 @@ TABLE: Mapping[FaultKind, Row] = {
         known_by="a client other than Rallypoint deleted the node", worker=(_HERE, Cause.NODE), node=(_HERE, Cause.NODE)
     ),
     FaultKind.NODE_LOST: Row(
-        known_by="the node disappeared without an exit code, its lease expired, its connection closed, or its agent lost "
-        "contact with the coordinator",
+        known_by="the node disappeared without an exit code, its agent sent no report for `health.node_lease`, or its agent "
+        "lost the connection to the coordinator",
         worker=(_HERE, Cause.PROCESS),
         node=(_ELSEWHERE, Cause.NODE),
     ),
@@ -337,10 +337,18 @@ def _either(numbers: tuple[int, ...]) -> str:
 # --- The table, for people -------------------------------------------------------------------------------------------------
 
 
+_TITLES = (
+    "Kind of fault",
+    "How Rallypoint detects this kind",
+    "Answer and budget, if a worker ended",
+    "Answer and budget, if a node ended",
+)
+
+
 def table() -> str:
     """Return the table as Markdown."""
     lines = [
-        "| Kind | How Rallypoint detects it | Answer and budget when a worker ends | Answer and budget when a node ends |",
+        f"| {' | '.join(_TITLES)} |",
         "|---|---|---|---|",
     ]
     for kind, row in TABLE.items():

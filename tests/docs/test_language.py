@@ -76,4 +76,4 @@ def test_too_many_words_of_docs_are_an_error(capsys):
     """The generated reference does not count."""
     assert TOOL["main"](["count", "--limit", "35000"]) == 0
     assert TOOL["main"](["count", "--limit", "10"]) == 1
-    assert "(at most 10) without the generated reference: docs/reference/" in capsys.readouterr().out
+    assert "(at most 10) without the generated reference, which is:\n  docs/reference/" in capsys.readouterr().out

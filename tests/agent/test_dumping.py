@@ -111,10 +111,10 @@ def test_mindcluster_dumps_where_its_strategies_say_so(settings: Settings, rung:
 @pytest.mark.parametrize(
     ("what", "why"),
     [
-        pytest.param("nothing whole", "no snapshot with all parts is left", id="a shard is nowhere"),
+        pytest.param("nothing whole", "no complete snapshot is available", id="a shard is nowhere"),
         pytest.param("a full disk", "no room for 7 bytes", id="it cannot be written"),
-        pytest.param("a lost agent", "an agent that holds a part was lost", id="an agent is lost"),
-        pytest.param("too late", f"it was not written within {DUMP_TIMEOUT:g} s", id="it takes too long"),
+        pytest.param("a lost agent", "a node that stores a part of the snapshot was lost", id="an agent is lost"),
+        pytest.param("too late", f"the checkpoint was not written within {DUMP_TIMEOUT:g} s", id="it takes too long"),
     ],
 )
 def test_a_dump_that_fails_ends_the_job_all_the_same(what: str, why: str) -> None:

@@ -64,7 +64,7 @@ def test_a_newcomer_that_is_never_ready_joins_as_it_is_and_is_named() -> None:
     state = rendezvous.tick(state, limit)
     assert (state.state, events(state)[-3:]) == (JobState.FORMING, ["prepares", "unready", "regroup"])
     told = next(event.detail for event in state.events if event.kind == "unready")
-    assert told == "node 2 on 127.0.0.1 is not ready after 180 s and joins as it is"
+    assert told == "node 2 on 127.0.0.1 is not prepared after 180 s; it joins anyway"
     state = hear(state, report(2, ready=False), report(0, round=1), report(1, round=1), now=limit + 1)
     assert (len(state.world), events(state).count("unready")) == (3, 1)
 

@@ -166,8 +166,8 @@ def test_a_world_grows_and_shrinks_with_the_size_that_is_wanted() -> None:
     assert {incident.cause for incident in state.incidents} == {Cause.SCALE}
     assert rendezvous.resized(state, None, TWO, 18.0).settings == TWO
     assert [e.detail for e in state.events if e.kind == "resized"] == [
-        "the job now needs 1 to 3 nodes",
-        "the job now needs 1 to 1 nodes",
+        "1 to 3 nodes are required now",
+        "1 to 1 nodes are required now",
     ]
 
 
@@ -239,7 +239,7 @@ def test_a_lost_node_shrinks_the_world_at_once() -> None:
 
     assert [m.node for m in state.world] == [0, 1]
     assert state.fence.round == 2
-    assert state.incidents[0].reason == "node 2 on host-2 closed its connections and did not reconnect"
+    assert state.incidents[0].reason == "node 2 on host-2 closed its connection and did not reconnect"
 
 
 def test_a_short_disconnection_costs_nothing() -> None:
@@ -383,11 +383,26 @@ def test_an_agent_without_a_slot_gets_the_lowest_free_one() -> None:
         pytest.param(
             {"version": 99}, True, f"protocol version 99 is not supported; expected {MESSAGES_VERSION}", id="another protocol"
         ),
-        pytest.param({"job": "other"}, True, "job 'other' does not match; this is job 'digits'", id="another job"),
-        pytest.param({"fence": Fence(attempt=2)}, False, "attempt 2 does not match; this is attempt 1", id="a later attempt"),
-        pytest.param({"fence": Fence(attempt=1, term=2)}, False, "term 2 has taken over from term 1", id="a later coordinator"),
         pytest.param(
-            {"incarnation": 0, "agent": "old"}, True, "incarnation 1 of node 1 has replaced incarnation 0", id="a replaced node"
+            {"job": "other"}, True, "the agent belongs to job 'other', but this coordinator to job 'digits'", id="another job"
+        ),
+        pytest.param(
+            {"fence": Fence(attempt=2)},
+            False,
+            "the agent belongs to attempt 2, but this coordinator to attempt 1",
+            id="a later attempt",
+        ),
+        pytest.param(
+            {"fence": Fence(attempt=1, term=2)},
+            False,
+            "coordinator term 2 has replaced this coordinator (term 1)",
+            id="a later coordinator",
+        ),
+        pytest.param(
+            {"incarnation": 0, "agent": "old"},
+            True,
+            "a newer process of node 1 (incarnation 1) has replaced this agent (incarnation 0)",
+            id="a replaced node",
         ),
         pytest.param(
             {"agent": "twin"}, False, "node 1 is already used by agent agent-1.1 on host-1", id="a slot that is taken"

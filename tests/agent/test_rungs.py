@@ -71,7 +71,7 @@ def test_a_step_that_raised_is_run_again() -> None:
 
     state = say(running(spent), report(0, AgentState.FAILED, 1, failures=(RAISED,), keeps=2), now=15.0)
     assert state.verdict is not None
-    assert "raised an error in a step and is still running: ValueError: loss is nan" in state.verdict.message
+    assert "raised an error in a training step and is still running: ValueError: loss is nan" in state.verdict.message
 
 
 def test_where_nobody_lives_on_after_all_the_workers_are_restarted() -> None:

@@ -28,11 +28,27 @@ _DOUBTS = frozenset({"hang-doubt", "hang-over"})
 
 #: How the line of an event starts in a log for people, where that is not the kind of the event.
 _TITLES = {
+    "coordinator": "coordinator ",
     "round": "started ",
+    "first-step": "training started: ",
     "regroup": "restarting workers: ",
+    "resumed": "training resumed: ",
     "succeeded": "job succeeded: ",
     "failed": "job failed: ",
-    "sent-away": "moving a node away: ",
+    "sent-away": "replacing a node: ",
+    "resized": "job resized: ",
+    "prepares": "new node: ",
+    "unready": "new node: ",
+    "fenced": "",
+    "awaiting": "",
+    "training-ports": "training ports: ",
+    "dump": "",
+    "hang": "hang detected: ",
+    "straggler": "",
+    "straggler-over": "",
+    "node-check": "",
+    "tuned": "",
+    "worker-command": "worker command: ",
 }
 
 Teller = Callable[[State, Event], None]

@@ -34,11 +34,11 @@ def form(state: State, now: float) -> State:
         return _give_up(state, len(ready), now) if now >= state.forming.since + state.settings.join_timeout else state
     if last_world.blocked(state, ready, now):
         return journal.once(
-            state, "fenced", "waiting for the previous round: its nodes are gone but may still be training", now
+            state, "fenced", "no new round yet: the lost nodes of the previous round may still be training", now
         )
     full = usable == state.settings.usable(state.settings.max_nodes)
     if not full and state.replacements_until is not None:
-        return journal.once(state, "awaiting", "waiting for lost nodes before starting a smaller round", now)
+        return journal.once(state, "awaiting", "no smaller round yet: waiting for the lost nodes to be replaced", now)
     enough_since = state.forming.enough_since
     called = enough_since is not None and now >= enough_since + state.settings.last_call
     if not (full or called or state.world):
@@ -82,6 +82,6 @@ def _close(state: State, ready: Sequence[Peer], usable: int, now: float) -> Stat
     )
     size = sum(m.local_world_size for m in state.world)
     state = progress.began(ports.noted(state, now), now)
-    on = f", {kept} of them kept their processes" if kept else ""
+    on = f", {kept} worker processes kept" if kept else ""
     nodes = f"{len(chosen)} node{'' if len(chosen) == 1 else 's'}"
     return journal.event(state, "round", f"round {fence.round}: {nodes}, {size} rank{'' if size == 1 else 's'}{on}", now)

@@ -158,7 +158,9 @@ def new(
     )
     state = missing.inherited(state, previous)
     state = rules(state).restore(dumping.inherited(state, previous, now), previous, now)
-    return journal.event(state, "coordinator", f"term {term} took over in round {previous.fence.round}", now)
+    return journal.event(
+        state, "coordinator", f"term {term} took over from term {previous.fence.term} in round {previous.fence.round}", now
+    )
 
 
 # --- Reports of agents -----------------------------------------------------------------------------------------------------
@@ -210,7 +212,7 @@ def resized(state: State, size: Size | None, own: Settings, now: float) -> State
         return state
     before, settings = state.settings, dataclasses.replace(state.settings, min_nodes=low, max_nodes=high)
     state = missing.wanted(dataclasses.replace(state, settings=settings), before, now)
-    state = journal.event(state, "resized", f"the job now needs {low} to {high} nodes", now)
+    state = journal.event(state, "resized", f"{low} to {high} nodes are required now", now)
     return tick(state, now)
 
 
@@ -297,7 +299,7 @@ def _expires(state: State, peer: Peer) -> float:
 
 
 def _how_lost(peer: Peer) -> str:
-    return "sent no report within its lease" if peer.gone_at is None else "closed its connections and did not reconnect"
+    return "sent no report within its lease" if peer.gone_at is None else "closed its connection and did not reconnect"
 
 
 # --- What is published -----------------------------------------------------------------------------------------------------

@@ -63,7 +63,7 @@ def begun(state: State, told: Incident, verdict: Verdict, now: float) -> State:
 
 def _begun(state: State, told: Incident, verdict: Verdict, agents: frozenset[str], now: float) -> State:
     state = journal.incident(state, dataclasses.replace(told, rung=Rung.DUMP))
-    state = journal.event(state, "dump", f"saving a last checkpoint before the job ends: {verdict.message}", now)
+    state = journal.event(state, "dump", f"saving a last checkpoint, because the job ends: {verdict.message}", now)
     dumping = Dumping(number=state.fence.round, since=now, verdict=verdict, agents=agents)
     return dataclasses.replace(state.with_forming(keep=False), dumping=dumping, echoes=None)
 
@@ -115,9 +115,9 @@ def advanced(state: State, now: float) -> State:
         dumping = state.dumping
         lost = dumping.asked - {peer.report.agent for peer in living(state)}
         if lost and dumping.phase is not DumpPhase.TELL:
-            return _over(state, "an agent that holds a part was lost", now)
+            return _over(state, "a node that stores a part of the snapshot was lost", now)
         if now >= dumping.since + DUMP_TIMEOUT:
-            return _over(state, f"it was not written within {DUMP_TIMEOUT:g} s", now)
+            return _over(state, f"the checkpoint was not written within {DUMP_TIMEOUT:g} s", now)
         if dumping.asked - lost - set(dumping.told):
             return state
         if dumping.phase is DumpPhase.TELL and not regrouped(state):
@@ -159,7 +159,7 @@ def _chosen(state: State, now: float) -> State:
     assert state.dumping is not None
     chosen = choose({agent: told.kept for agent, told in state.dumping.told.items()})
     if chosen is None:
-        return _over(state, "no snapshot with all parts is left", now)
+        return _over(state, "no complete snapshot is available", now)
     fence, step, shares = chosen
     return _with(state, phase=DumpPhase.WRITE, told={}, fence=fence, step=step, shares=shares)
 

@@ -103,7 +103,7 @@ def _leave(state: State, peer: Peer, now: float) -> State:
     """Return the state after a member left its round."""
     if peer.node < state.settings.max_nodes:
         state = rules(state).on_loss(state, peer.node, now)
-    reason = f"node {peer.node} leaves: {peer.report.reason or 'it was requested to leave'}"
+    reason = f"node {peer.node} leaves the job: {peer.report.reason or 'the supervisor removes this node'}"
     if peer.report.incarnation and not rules(state).scale_per_round:
         # The supervisor reports the end of this incarnation under the same id, so one end is one incident.
         return _scale(state, peer, reason, now, rung=journal.without(state, peer), round_=0)
@@ -293,7 +293,7 @@ def _end_pod(state: State, peer: Peer, told: Incident, why: str, now: float) -> 
     folded = tuple(dataclasses.replace(f, refilled=f.count) if f.cause is Cause.PROCESS else f for f in state.folded)
     state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, faults), folded=folded)
     kind = told.kind or FaultKind.EXIT_CODE
-    judged = Judgement(kind=kind, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=f"{why}: its container exits")
+    judged = Judgement(kind=kind, answer=Answer.RETRY_ELSEWHERE, cause=Cause.NODE, rule=f"{why}; its container exits")
     rung = Rung.EXIT if told.rung is Rung.EXIT else None
     state = _send_away(state, peer, told.culprit, judged, now, rung=rung)
     # `exit` and a spent budget restart all workers of the pods that stay.

@@ -129,7 +129,7 @@ def farewell(state: State, agent: str) -> Verdict:
     known = state.peers.get(agent) or next((m for m in state.world if m.agent == agent), None)
     node = (-1, -1) if known is None else (known.node, known.incarnation)
     found = next((i for i in state.incidents if i.cause is Cause.NODE and (i.id.node, i.id.sequence) == node), None)
-    message = "another node replaced this one" if found is None else found.reason
+    message = "another process has replaced this node" if found is None else found.reason
     return Verdict(outcome=Outcome.FAILED, reason=SENT_AWAY, message=message, culprit=None if found is None else found.culprit)
 
 
@@ -145,7 +145,7 @@ def process_incident(state: State, failed: list[Peer], now: float, culprit: Culp
     if culprit is None and failures:
         culprit = culprit_first(failures)[0]
     first = failed[0]
-    reason = first.report.reason or "its agent left the round" if culprit is None else describe(culprit)
+    reason = first.report.reason or "the agent left the round" if culprit is None else describe(culprit)
     return Incident(
         id=IncidentId(
             attempt=state.fence.attempt,
@@ -200,7 +200,7 @@ def describe(culprit: Culprit) -> str:
         else f"exited with code {culprit.exit_code}"
     )
     if culprit.lives:
-        how = "raised an error in a step and is still running"
+        how = "raised an error in a training step and is still running"
     said = f": {culprit.error}" if culprit.error else ""
     return f"rank {culprit.rank} (local rank {culprit.local_rank}) on node {culprit.node} ({culprit.host}) {how}{said}"
 
@@ -231,7 +231,7 @@ def trained(state: State, now: float) -> State:
     known = [dataclasses.replace(i, trained_at=now) for i in open_]
     state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, known))
     took = now - min(i.detected_at for i in open_)
-    return event(state, "resumed", f"trained again after {took:.1f} s, by the count of optimizer steps", now)
+    return event(state, "resumed", f"first optimizer step {took:.1f} s after the fault was detected", now)
 
 
 def _steps(peer: Peer, round_: int) -> bool:

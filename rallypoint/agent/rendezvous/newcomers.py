@@ -32,7 +32,9 @@ def heard(state: State, before: AgentReport | None, report: AgentReport, now: fl
     if not prepares or again or state.state is not JobState.RUNNING or report.agent in places(state.world):
         return state
     peer = state.peers[report.agent]
-    return journal.event(state, "prepares", f"node {peer.node} on {report.host} prepares to join; the others train on", now)
+    return journal.event(
+        state, "prepares", f"node {peer.node} on {report.host} prepares to join; the other nodes continue training", now
+    )
 
 
 def noted(state: State, now: float) -> State:
@@ -42,7 +44,7 @@ def noted(state: State, now: float) -> State:
     for peer in _outside(state):
         if peer.ready_at is None and now >= _limit(peer):
             state = with_peer(state, dataclasses.replace(peer, ready_at=now))
-            text = f"node {peer.node} on {peer.report.host} is not ready after {READY_WITHIN:g} s and joins as it is"
+            text = f"node {peer.node} on {peer.report.host} is not prepared after {READY_WITHIN:g} s; it joins anyway"
             state = journal.event(state, "unready", text, now)
     return state
 

@@ -17,12 +17,16 @@ def refusal(state: State, report: AgentReport) -> Refusal | None:
             stale=True,
         )
     if report.job != state.job:
-        return Refusal(fence=state.fence, reason=f"job {report.job!r} does not match; this is job {state.job!r}", stale=True)
+        return Refusal(
+            fence=state.fence,
+            reason=f"the agent belongs to job {report.job!r}, but this coordinator to job {state.job!r}",
+            stale=True,
+        )
     if report.fence.attempt not in (0, state.fence.attempt):
-        reason = f"attempt {report.fence.attempt} does not match; this is attempt {state.fence.attempt}"
+        reason = f"the agent belongs to attempt {report.fence.attempt}, but this coordinator to attempt {state.fence.attempt}"
         return Refusal(fence=state.fence, reason=reason, stale=report.fence.attempt < state.fence.attempt)
     if report.fence.term > state.fence.term:
-        reason = f"term {report.fence.term} has taken over from term {state.fence.term}"
+        reason = f"coordinator term {report.fence.term} has replaced this coordinator (term {state.fence.term})"
         return Refusal(fence=state.fence, reason=reason, stale=False)
     return _slot_refusal(state, report)
 
@@ -34,7 +38,8 @@ def _slot_refusal(state: State, report: AgentReport) -> Refusal | None:
     if held is None or report.incarnation > held.incarnation:
         return None
     if report.incarnation < held.incarnation:
-        reason = f"incarnation {held.incarnation} of node {report.node} has replaced incarnation {report.incarnation}"
+        newer, older = f"incarnation {held.incarnation}", f"incarnation {report.incarnation}"
+        reason = f"a newer process of node {report.node} ({newer}) has replaced this agent ({older})"
         return Refusal(fence=state.fence, reason=reason, stale=True)
     if held.gone_at is not None:
         return None

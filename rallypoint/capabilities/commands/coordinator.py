@@ -32,7 +32,7 @@ class Commands(CoordinatorCapability[State]):
             return state, ()
         if state is not None and request.number < state.number:
             return state, ()  # read from an older copy of the job's record
-        return request, (RecordEvent(kind="asked", detail=f"worker command for all ranks: {request.verb.value}"),)
+        return request, (RecordEvent(kind="worker-command", detail=f"{request.verb.value}, sent to all ranks"),)
 
     def reply_for(self, state: State, report: AgentReport) -> ReplySection | None:
         """Return the command for an agent that has not received it."""

@@ -135,7 +135,7 @@ def _over(state: Scene, known: Hang, now: float) -> Scene:
     if not _is_told(state):
         return state
     quiet = _span(max(0.0, now - known.quiet_since))
-    return state.event("hang-over", f"training made progress after {quiet}")
+    return state.event("hang-over", f"training continues after {quiet} without progress")
 
 
 def _found(state: Scene, report: AgentReport) -> Scene:
@@ -228,7 +228,7 @@ def _ranks(state: Scene, inquiry: Inquiry) -> Ranks:
         if member.agent in inquiry.found:
             ranks.update((member.first_rank + seen.local_rank, seen) for seen in inquiry.found[member.agent].ranks)
         elif member.agent not in waited_for:
-            ended = (RankSeen(local_rank=n, pid=0, note="it exited with code 0") for n in range(member.local_world_size))
+            ended = (RankSeen(local_rank=n, pid=0, note="exited with code 0") for n in range(member.local_world_size))
             ranks.update((member.first_rank + seen.local_rank, seen) for seen in ended)
     return ranks
 
@@ -249,7 +249,8 @@ def _incident(state: Scene, inquiry: Inquiry, why: str, now: float, found: Deadl
         ),
         cause=Cause.HANG,
         rung=Rung.RESTART_WORKERS,
-        reason=f"{silence}{who or '; no rank differs from the others'}" + (f"; {found.reason}" if found is not None else ""),
+        reason=f"{silence}{who or '; no single rank causes it, because all ranks are in the same state'}"
+        + (f"; {found.reason}" if found is not None else ""),
         culprit=culprit,
         detected_at=inquiry.since if state.own.watch.found is None else state.own.watch.found_at,
         kind=FaultKind.HANG,
@@ -274,13 +275,13 @@ def _why(state: Scene) -> str:
 def _learned(state: Scene) -> str:
     known = state.own.watch.bound
     phase = "" if known.phase is None else known.phase.value
-    return f"learned: {phase} usually takes {_span(known.usual)}, limit {_span(known.seconds)}"
+    return f"{phase} usually takes {_span(known.usual)}; limit learned from this: {_span(known.seconds)}"
 
 
 def _later(state: Scene) -> str:
     """Return what `hang_downtime` brings."""
-    action = "restart of the workers" if state.settings.hang_detection == RECOVER else "the hang is reported"
-    return f"{action} at hang_downtime {_span(state.settings.hang_downtime)}"
+    action = "restarted" if state.settings.hang_detection == RECOVER else "reported as hanging"
+    return f"the workers are {action} after hang_downtime={_span(state.settings.hang_downtime)} without progress"
 
 
 def _culprit(state: Scene, inquiry: Inquiry, seen: RankSeen, rank: int, now: float) -> Culprit:
@@ -302,7 +303,7 @@ def _culprit(state: Scene, inquiry: Inquiry, seen: RankSeen, rank: int, now: flo
 
 def _names(ranks: tuple[int, ...]) -> str:
     named = ", ".join(map(str, ranks[:4])) + (f" and {len(ranks) - 4} more" if len(ranks) > 4 else "")
-    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}, the first"
+    return f"rank {named}" if len(ranks) == 1 else f"ranks {named}; the first is"
 
 
 def _number(state: Scene) -> int:

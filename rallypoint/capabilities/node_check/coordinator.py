@@ -117,7 +117,7 @@ class NodeChecks(CoordinatorCapability[State]):
             stores=stores,
         )
         state = _with(state, checking.begun(course, now), number=course.number)
-        text = f"node check {course.number} started on {len(able)} nodes: {reason}"
+        text = f"node check {course.number} of {len(able)} nodes started ({reason})"
         return _retold(state, now), (RecordEvent(kind="node-check", detail=text),)
 
     def after_losses(self, state: State, view: RoundView, now: float) -> tuple[State, Sequence[Effect]]:
@@ -200,7 +200,7 @@ def _why(state: State, view: RoundView, ready: Sequence[ReportedPeer]) -> str:
     if _losses(view) - state.losses:
         return "after a node was lost"
     fresh = sorted(peer.node for peer in ready if peer.report.agent not in state.checked)
-    return f"node {', '.join(map(str, fresh))} is new" if fresh else ""
+    return f"new nodes: {', '.join(map(str, fresh))}" if fresh else ""
 
 
 def _losses(view: RoundView) -> frozenset[IncidentId]:
@@ -244,5 +244,5 @@ def _report(told: NodeCheck) -> Verdict:
 def _hopeless(told: NodeCheck) -> Verdict:
     first = next((one for one in told.nodes if one.reason), None)
     why = "" if first is None else f"; first error: node {first.node} on {first.host}: {first.reason}"
-    who = "the node does not work" if told.count == 1 else f"no two of {told.count} nodes work together"
+    who = "the node failed" if told.count == 1 else f"no two of the {told.count} nodes can exchange data"
     return Verdict(outcome=Outcome.FAILED, reason="NodeCheckFailed", message=f"node check {told.number}: {who}{why}")

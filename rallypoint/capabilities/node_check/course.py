@@ -189,7 +189,7 @@ def _close_round(course: Course, now: float) -> Course:
 
 
 def _silent(course: Course) -> str:
-    return f"its probe sent no result within {course.limit:g} s"
+    return f"the test process of this node sent no result within {course.limit:g} s"
 
 
 def _played(course: Course, group: Group) -> Played:

@@ -146,7 +146,7 @@ class Checker(NodeCapability):
         try:
             found = await self._run(attempt)
         except OSError as error:
-            found = CheckReport(store="", state=ProbeState.FAILED, own=True, error=f"cannot start the probe: {error}")
+            found = CheckReport(store="", state=ProbeState.FAILED, own=True, error=f"cannot start the test process: {error}")
         finally:
             attempt.kill()
         known = self._told
@@ -287,7 +287,7 @@ def _judged(folder: Path, codes: Sequence[int], late: Sequence[bool], limit: flo
         silent = next((i for i, one in enumerate(seen) if one.figures is None), None)
         if silent is None:
             return _figures([one.figures for one in seen if one.figures is not None])
-        error = "the probe exited with code 0 without a measurement"
+        error = "the test process exited with code 0, but without a measurement"
         return CheckReport(store="", state=ProbeState.FAILED, own=True, error=_which(error, silent, len(codes)))
     first = bad[0]
     stage = seen[first].stage

@@ -51,7 +51,7 @@ def sentence(told: NodeCheck) -> str:
         for word, verdict in (
             ("faulty:", NodeVerdict.FAULT),
             ("slow:", NodeVerdict.STRAGGLER),
-            ("unclear:", NodeVerdict.UNKNOWN),
+            ("no result:", NodeVerdict.UNKNOWN),
         )
         if (named := told.named(verdict))
     ]
@@ -84,7 +84,7 @@ def _verdict(found: Standing, index: int) -> NodeVerdict:
 def _reason(course: Course, found: Standing, index: int, verdict: NodeVerdict) -> str:
     error = course.errors.get(index, "")
     if verdict is NodeVerdict.FAULT:
-        return error or "its probe failed"
+        return error or "the test process of this node failed"
     if verdict is NodeVerdict.UNKNOWN:
         return error
     if verdict is NodeVerdict.STRAGGLER:
@@ -94,11 +94,11 @@ def _reason(course: Course, found: Standing, index: int, verdict: NodeVerdict) -
 
 def _slow_parts(found: Standing, index: int) -> list[str]:
     parts = (
-        ("computes", found.compute.get(index, 0.0), found.usual_compute),
-        ("transfers", found.transfer.get(index, 0.0), found.usual_transfer),
+        ("compute", found.compute.get(index, 0.0), found.usual_compute),
+        ("data exchange", found.transfer.get(index, 0.0), found.usual_transfer),
     )
     return [
-        f"it {word} {seconds / usual:.1f} times as long as the median of {1000 * usual:.3g} ms"
+        f"{word} took {seconds / usual:.1f} times the median of {1000 * usual:.3g} ms"
         for word, seconds, usual in parts
         if usual > 0 and seconds > FACTOR * usual
     ]

@@ -183,14 +183,14 @@ def _events(before: Track, after: Track, view: RoundView) -> Iterator[RecordEven
     for rank, one in found.items():
         if rank not in before.told:
             detail = (
-                f"rank {rank} on node {one.node} ({one.host}) is {one.score:g} times slower than the others: of each "
-                f"step of {one.step * 1000:.0f} ms it spends {one.own * 1000:.0f} ms in its own work, the others "
-                f"{one.usual * 1000:.0f} ms"
+                f"rank {rank} on node {one.node} ({one.host}) is {one.score:g} times slower than the other ranks: "
+                f"own work per step {one.own * 1000:.0f} ms, other ranks {one.usual * 1000:.0f} ms "
+                f"(step: {one.step * 1000:.0f} ms)"
             )
             yield RecordEvent(kind="straggler", detail=detail)
     for rank in before.told:
         if rank not in found:
-            yield RecordEvent(kind="straggler-over", detail=f"rank {rank} is as fast as the others again")
+            yield RecordEvent(kind="straggler-over", detail=f"rank {rank} is as fast as the other ranks again")
 
 
 def _stragglers(track: Track, view: RoundView) -> tuple[Straggler, ...]:

@@ -207,8 +207,8 @@ def _after_measurement(known: Tuning, view: RoundView) -> tuple[Tuning, str]:
     known = dataclasses.replace(known, batch=measured.batch, seen=seen, limit=measured.limit, settled=choice.settled)
     used = f"{measured.memory >> 20} of {measured.limit >> 20} MiB"
     if choice.batch == measured.batch:
-        return known, f"batch size per worker stays {choice.batch} ({used}): {choice.settled}"
-    return _changed(known, choice.batch, f"batch size {measured.batch} used {used}")
+        return known, f"batch size per worker stays {choice.batch} (memory: {used}); reason: {choice.settled}"
+    return _changed(known, choice.batch, f"batch size {measured.batch} used {used} of memory")
 
 
 def _after_failure(known: Tuning) -> tuple[Tuning, str]:
@@ -222,7 +222,7 @@ def _after_failure(known: Tuning) -> tuple[Tuning, str]:
 
 def _changed(known: Tuning, batch: int, why: str) -> tuple[Tuning, str]:
     known = dataclasses.replace(known, version=known.version + 1, batch=batch)
-    return known, f"batch size per worker set to {batch}: {why}"
+    return known, f"batch size per worker set to {batch}; reason: {why}"
 
 
 def _together(view: RoundView) -> NodeTuning | None:

@@ -115,9 +115,9 @@ class UserHooks(CoordinatorCapability[PreChecks]):
         peer = next((p for p in _living(view) if p.node == action.node and p.report.agent not in gone), None)
         asked = f"{told.operator} requests the replacement of node {action.node}"
         if peer is None:
-            return RecordEvent(kind="pre-check", detail=f"{asked}, which does not exist", once=True)
+            return RecordEvent(kind="pre-check", detail=f"{asked}, but the job has no such node", once=True)
         if not self._replaceable:
-            return _over(_FAILED, f"pre-check {asked}, but nodes of this job are not replaced: {why}")
+            return _over(_FAILED, f"pre-check {asked}, but node replacement is disabled in this job: {why}")
         return ReplaceNode(
             agent=peer.report.agent,
             reason=f"node {peer.node} on {peer.report.host} did not pass the pre-check {told.operator}: {why}",

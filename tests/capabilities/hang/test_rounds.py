@@ -89,7 +89,7 @@ def test_life_ends_a_doubt() -> None:
     assert (own(state).hang, state.events[-1].kind, state.events[-1].detail) == (
         None,
         "hang-over",
-        "training made progress after 41 s",
+        "training continues after 41 s without progress",
     )
 
 
@@ -133,7 +133,10 @@ def test_a_verdict_does_not_wait_for_ever() -> None:
 
     state = rendezvous.tick(state, due)
 
-    assert the_incident(state).reason == "no progress of any rank for 1 min; no rank differs from the others"
+    assert (
+        the_incident(state).reason
+        == "no progress of any rank for 1 min; no single rank causes it, because all ranks are in the same state"
+    )
 
 
 def test_log_only_is_a_line_in_the_story() -> None:

@@ -94,7 +94,7 @@ def test_a_hang_is_found_within_seconds() -> None:
     state = confirmed(state, 104.2)
     [incident] = state.incidents
     assert (incident.rung, incident.detected_at, state.state) == (Rung.RESTART_WORKERS, 104.0, JobState.FORMING)
-    assert incident.rule == "hang_detection 2, learned: step usually takes 20 ms, limit 4.0 s; positive evidence"
+    assert incident.rule == "hang_detection 2, step usually takes 20 ms; limit learned from this: 4.0 s; positive evidence"
     assert incident.reason.endswith("; ranks 1, 3 are stopped by a signal")
 
 
@@ -121,7 +121,7 @@ def test_a_silence_without_positive_evidence_is_notified_and_nothing_is_restarte
 
     assert (incident.rung, incident.detected_at, state.state) == (Rung.NOTIFY, 104.0, JobState.RUNNING)
     assert incident.answer is None
-    assert incident.rule == "hang_detection 2, learned: step usually takes 20 ms, limit 4.0 s; no positive evidence"
+    assert incident.rule == "hang_detection 2, step usually takes 20 ms; limit learned from this: 4.0 s; no positive evidence"
     assert own(state).hang is not None
     assert (own(state).hang.state, own(state).hang.incident, pace(state)) == (HangState.DOUBT, incident.id, 0.0)
     assert (later.incidents, own(later).hang) == (state.incidents, own(state).hang)

@@ -176,7 +176,7 @@ def test_the_replacement_is_checked_with_the_others_before_it_trains() -> None:
     assert (check_of(status).number, check_of(status).reason) == (
         2,
         "after a node was lost",
-    ) or check_of(status).reason == "node 1 is new"
+    ) or check_of(status).reason == "new nodes: 1"
 
 
 def running(state: State, now: float = 30.0) -> State:
@@ -212,7 +212,7 @@ def test_a_straggler_is_told_and_sent_away_only_where_that_is_asked_for(*, exclu
 
     status = told(state)
     slow = check_of(status).named(NodeVerdict.STRAGGLER)
-    assert [(one.node, one.reason) for one in slow] == [(2, "it computes 5.0 times as long as the median of 1e+03 ms")]
+    assert [(one.node, one.reason) for one in slow] == [(2, "compute took 5.0 times the median of 1e+03 ms")]
     assert [m.node for m in status.world] == ([0, 1, 3] if exclude else [0, 1, 2, 3])
     assert len(status.incidents) == int(exclude)
 
@@ -224,7 +224,9 @@ def test_where_no_two_nodes_work_together_the_attempt_ends() -> None:
     verdict = told(state).verdict
     assert verdict is not None
     assert (verdict.outcome, verdict.reason) == (Outcome.FAILED, "NodeCheckFailed")
-    assert "no two of 4 nodes work together; first error: node 0 on host-0: Connection closed by peer" in verdict.message
+    assert (
+        "no two of the 4 nodes can exchange data; first error: node 0 on host-0: Connection closed by peer" in verdict.message
+    )
 
 
 def test_a_silent_probe_has_failed_when_its_time_is_over() -> None:

@@ -55,8 +55,8 @@ def test_a_slow_rank_is_in_the_status_and_in_the_story() -> None:
     [straggler] = told(state)
     assert straggler == Straggler(rank=3, node=1, host="host-1", score=2.0, own=0.06, usual=0.03, step=0.1, since=101.0)
     assert state.events[-1].detail == (
-        "rank 3 on node 1 (host-1) is 2 times slower than the others: of each step of 100 ms it spends 60 ms in its "
-        "own work, the others 30 ms"
+        "rank 3 on node 1 (host-1) is 2 times slower than the other ranks: own work per step 60 ms, "
+        "other ranks 30 ms (step: 100 ms)"
     )
     state = run(state, TIMES + 1, 3 * TIMES, slow=3)
     assert kinds(state) == ["straggler"]

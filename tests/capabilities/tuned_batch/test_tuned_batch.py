@@ -74,7 +74,7 @@ def test_the_next_batch_is_told_when_all_have_measured() -> None:
         reply = rendezvous.answer(state, agent)
         assert isinstance(reply, Continue)
         assert ReplySection.of(reply).tuned == Tuned(version=1, batch=20)
-    assert "batch size per worker set to 20: batch size 10 used 300 of 800 MiB" in state.events[-1].detail
+    assert "batch size per worker set to 20; reason: batch size 10 used 300 of 800 MiB of memory" in state.events[-1].detail
 
 
 def test_who_has_heard_is_asked_no_more_and_measures_anew() -> None:

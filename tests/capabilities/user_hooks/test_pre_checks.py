@@ -125,7 +125,9 @@ def test_the_last_time_ends_the_attempt() -> None:
         pytest.param(Action(kind=ActionKind.EVENT, message="look"), "pre-check", "my.checks.Disk: look", id="an event"),
         pytest.param(Action(kind=ActionKind.ABORT, message="enough"), "failed", "ended the job: enough", id="the end"),
         pytest.param(Action(kind=ActionKind.RELAUNCH, node=1), "sent-away", "node 1 on host-1 did not pass", id="a node"),
-        pytest.param(Action(kind=ActionKind.RELAUNCH, node=7), "pre-check", "node 7, which does not exist", id="nobody"),
+        pytest.param(
+            Action(kind=ActionKind.RELAUNCH, node=7), "pre-check", "node 7, but the job has no such node", id="nobody"
+        ),
     ],
 )
 def test_what_an_operator_wants_is_done(action: Action, kind: str, said: str) -> None:
@@ -160,7 +162,7 @@ def test_where_nobody_replaces_nodes_the_attempt_ends() -> None:
     state = heard(state, bad(Action(kind=ActionKind.RELAUNCH, node=1)))
 
     assert state.verdict is not None
-    assert "nodes of this job are not replaced" in state.verdict.message
+    assert "node replacement is disabled in this job" in state.verdict.message
 
 
 def test_a_coordinator_that_takes_over_asks_anew_unless_the_attempt_has_trained() -> None:

@@ -1,8 +1,8 @@
-"""What py-spy tells of workers that hang, where somebody has installed it: native frames, and stacks of who cannot answer.
+"""Native frames of workers that hang, and stacks of workers that do not respond, if py-spy is installed.
 
-It reads a process from outside, so it sees below Python (which lock, which system call), and it sees one that is stopped. It
-stops what it looks at for a moment, but for a process that is stopped or waits for a disk: of those it reads the memory alone,
-and has no native frames. Where it is not there, may not trace, or takes too long, nothing is lost but these.
+py-spy reads a process from outside, so it sees native frames (which lock, which system call), also of a stopped process. It
+stops the process for a moment; if the process is stopped or waits for a disk, it reads only the memory and finds no native
+frames. If py-spy is missing, may not trace or takes too long, only its frames are missing.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,13 +22,11 @@ from rallypoint.agent.node.health.stacks import few, short
 
 __all__ = ["NATIVE", "Spied", "find_py_spy", "read_spied", "spy"]
 
-#: Native frames that are told of a rank, the innermost first.
+#: Native frames reported for a rank, the innermost first.
 NATIVE = 4
 
 #: The kernel's letters of processes that a tracer would wait for.
 _FROZEN = frozenset("TtD")
-
-_MOST = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,34 +45,25 @@ def find_py_spy() -> str | None:
 
 
 async def spy(program: str, processes: Mapping[int, str], within: float) -> dict[int, Spied]:
-    """Look into processes (their numbers, with the kernel's letter) together; who is not seen in time is left out."""
+    """Dump the stacks of processes (by pid, with their state letter) together; leave out those that take too long."""
     seen = await asyncio.gather(*(_one(program, pid, state, within) for pid, state in processes.items()))
     return {pid: found for pid, found in zip(processes, seen, strict=True) if found is not None}
 
 
 async def _one(program: str, pid: int, state: str, within: float) -> Spied | None:
     how = "--nonblocking" if state in _FROZEN else "--native"
-    with contextlib.suppress(OSError, ValueError):
-        process = await asyncio.create_subprocess_exec(
-            program,
-            *("dump", "--json", "--full-filenames", how, "--pid", str(pid)),
-            stdin=asyncio.subprocess.DEVNULL,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            limit=_MOST,
+    command = (program, "dump", "--json", "--full-filenames", how, "--pid", str(pid))
+    with contextlib.suppress(OSError, ValueError, subprocess.SubprocessError):
+        # In a thread: the agent reaps every child of its process, about which asyncio's own subprocesses write a warning.
+        ran = await asyncio.to_thread(
+            subprocess.run, command, stdin=subprocess.DEVNULL, capture_output=True, timeout=within, check=False
         )
-        try:
-            text, _ = await asyncio.wait_for(process.communicate(), within)
-        except asyncio.TimeoutError:
-            process.kill()
-            await process.wait()
-            return None
-        return read_spied(json.loads(text), pid)
+        return read_spied(json.loads(ran.stdout), pid)
     return None
 
 
 def read_spied(threads: Any, pid: int) -> Spied | None:
-    """Return what `py-spy dump --json` has told of a process, None where there is no main thread in it."""
+    """Return the main thread in the output of `py-spy dump --json`; None if there is none."""
     if not isinstance(threads, list):
         return None
     known = [thread for thread in threads if isinstance(thread, dict) and isinstance(thread.get("frames"), list)]
@@ -90,7 +80,7 @@ def read_spied(threads: Any, pid: int) -> Spied | None:
 
 
 def _frame(frame: Mapping[str, Any]) -> tuple[str, bool]:
-    """Return a frame as it is told, and whether it is native."""
+    """Return the text of a frame, and whether the frame is native."""
     path, name, line = str(frame.get("filename", "")), str(frame.get("name", "")), frame.get("line", 0)
     if path.endswith(".py") or path.startswith("<"):
         return f"{short(path)}:{line} {name.rpartition('.')[2]}", False

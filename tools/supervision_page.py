@@ -49,9 +49,9 @@ _PROPERTIES = (
     ("starts when", "starts"),
     ("pauses", "pauses"),
     ("is cancelled when", "ends"),
-    ("effect when the timer expires", "then"),
+    ("effect at expiry", "then"),
     ("process that acts", "actor"),
-    ("relation to other timers", "wins"),
+    ("other timers", "wins"),
 )
 _BLOCK = re.compile(r"```console\n\$ rallypoint (?P<words>[^\n]+)\n.*?```\n", re.DOTALL)
 

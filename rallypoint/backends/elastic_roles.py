@@ -171,7 +171,9 @@ def _seen(job: str, role: str, record: JobRecord) -> UnitSeen | None:
         state = UnitState.SUCCEEDED if record.phase is Phase.SUCCEEDED else UnitState.FAILED
         message = "" if record.verdict is None else record.verdict.message
         reason = f"{role}: {message}" if message else ""
-        return UnitSeen(key=key, state=state, present=not record.released, reason=reason, result=record.result)
+        ended_at = record.attempts[-1].ended_at if record.attempts else None
+        seen = UnitSeen(key=key, state=state, present=not record.released, reason=reason, result=record.result)
+        return dataclasses.replace(seen, ended_at=ended_at)
     if record.phase is Phase.SUSPENDED and record.suspend:
         return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{role} was stopped")
     return UnitSeen(key=key, state=UnitState.RUNNING, present=True)

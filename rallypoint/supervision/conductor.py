@@ -168,9 +168,9 @@ def _with_outcome(record: ConductorRecord, policy: ConductorPolicy, now: float) 
 
 
 def _judged(record: ConductorRecord, units: tuple[UnitSeen, ...], policy: ConductorPolicy, now: float) -> ConductorRecord:
-    """Return the record with every end of a current unit: a success is noted, a failure climbs. The order is that of keys."""
+    """Return the record with every end of a current unit, in the order of time: a success is noted, a failure climbs."""
     lives = _lives(record)
-    for unit in sorted(units, key=lambda unit: unit.key):
+    for unit in sorted(units, key=lambda unit: (_ended_at(unit, now), unit.key)):
         role = lives.get(unit.key.role)
         if role is None or unit.state is UnitState.RUNNING or not role.wants(record, unit.key):
             continue
@@ -179,6 +179,12 @@ def _judged(record: ConductorRecord, units: tuple[UnitSeen, ...], policy: Conduc
         else:
             record = _failed(record, unit, policy, now, lives)
     return dataclasses.replace(record, roles=tuple(lives[role.name].record() for role in record.roles))
+
+
+def _ended_at(unit: UnitSeen, now: float) -> float:
+    """Return when a unit ended; one that does not say so ended now, and no clock of another machine is later than ours."""
+    at = unit.ended_at
+    return at if at is not None and at < now else now
 
 
 class _Lives:

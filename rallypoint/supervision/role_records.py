@@ -116,6 +116,7 @@ class UnitSeen:
     """A unit as a backend sees it; `present` while anything of it may still run.
 
     `exit_code` is as of `subprocess`, negative for a signal; None if unknown. `result`: for its job. `final`: why never again.
+    `ended_at`: when it ended, by the clock of its machine, in seconds since the epoch; None if unknown.
     """
 
     key: UnitKey
@@ -125,6 +126,7 @@ class UnitSeen:
     exit_code: int | None = None
     result: Any = field(default=None, hash=False)
     final: str = ""
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -109,6 +109,7 @@ class UnitExit:
 
     Attributes:
         exit_code: as of `subprocess`, negative for a signal; None where it was not started.
+        ended_at: when its process ended, in seconds since the epoch.
         error: the last line that it wrote to stderr.
         result: what it left as its result.
     """

@@ -39,6 +39,14 @@ def pod(
     )
 
 
+def test_what_ended_says_when():
+    """The kubelet's times, from which the conductor knows what failed first."""
+    first = dataclasses.replace(ended(3), at=100.0)
+    again = Container(name="a-0", state=dataclasses.replace(ended(1), at=200.0), restarts=1, last=first)
+
+    assert [unit.ended_at for unit in seen((pod(again),), Lives(), ())] == [100.0, 200.0]
+
+
 def one(pod_: PodView, lives: Lives | None = None) -> UnitSeen:
     (found,) = seen((pod_,), lives or Lives(), ())
     return found

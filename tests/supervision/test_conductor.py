@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import random
 
 import pytest
@@ -70,10 +71,13 @@ class Cluster:
             if unit.state is UnitState.RUNNING and role in ("", key.role)
         }
 
-    def ends(self, role: str, index: int = 0, state: UnitState = UnitState.FAILED) -> None:
+    def ends(
+        self, role: str, index: int = 0, state: UnitState = UnitState.FAILED, *, at: float | None = None, code: int = 1
+    ) -> None:
         """Let a unit end by itself."""
         key = self.running()[role, index]
-        self.units[key] = UnitSeen(key=key, state=state, present=False, reason="exited with code 1")
+        reason = f"exited with code {code}"
+        self.units[key] = UnitSeen(key=key, state=state, present=False, reason=reason, exit_code=code, ended_at=at)
 
     def settle(self) -> None:
         """Take turns until nothing is left to do."""
@@ -111,6 +115,20 @@ def test_an_instance_is_restarted_alone(cluster):
     assert [(step.level, step.role, step.reason) for step in cluster.record.history] == [
         (Level.INSTANCE, "rollout", "exited with code 1")
     ]
+
+
+def test_causes_are_in_the_order_of_the_ends(cluster):
+    """What one turn sees is judged as it happened; what has no time, or one that cannot be, ended now."""
+    cluster.now = 100.0
+    cluster.ends("rollout", 3, at=math.nan)
+    cluster.ends("rollout", 2, at=math.inf)
+    cluster.ends("rollout", 1, at=7.0)
+    cluster.ends("rollout", 0, at=7.5)
+    cluster.ends("reward", 0, at=7.25)
+    cluster.turn()
+
+    found = [(step.role, step.index) for step in cluster.record.history]
+    assert found == [("rollout", 1), ("reward", 0), ("rollout", 0), ("rollout", 2), ("rollout", 3)]
 
 
 def test_a_node_that_is_restarted_too_often_resets_its_role(cluster):

@@ -190,13 +190,14 @@ class Host:
             _ended(unit, UnitExit(exit_code=code, reason=f"{name} cannot be started: {error}", ended_at=time.time()))
             return
         code = await unit.ended
+        ended_at = time.time()
         await self._emptied(unit)
         await unit.tee.finish()
         said = "" if code == 0 else _last_words(unit)
         how = describe_exit(code) if code >= 0 else f"was {describe_exit(code)}"
         reason = f"{name} {how}{f': {said}' if said else ''}"
         log.info("%s", reason)
-        told = UnitExit(exit_code=code, reason=reason, ended_at=time.time(), error=said, result=_result(unit))
+        told = UnitExit(exit_code=code, reason=reason, ended_at=ended_at, error=said, result=_result(unit))
         _ended(unit, told)
 
     def _wanted(self, start: UnitStart) -> bool:

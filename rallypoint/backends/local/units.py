@@ -331,7 +331,7 @@ def _unit(key: UnitKey, folder: Path, host: NodeSeen | None) -> UnitSeen:
     if ended is not None:
         state = UnitState.LOST if ended.exit_code is None else UnitState.FAILED if ended.exit_code else UnitState.SUCCEEDED
         seen = UnitSeen(key=key, state=state, present=False, reason=ended.reason, exit_code=ended.exit_code)
-        return dataclasses.replace(seen, result=ended.result)
+        return dataclasses.replace(seen, result=ended.result, ended_at=ended.ended_at)
     if host is not None and host.ended:
         reason = f"{key.role} {key.index} was lost with its host{f' ({host.reason})' if host.reason else ''}"
         return UnitSeen(key=key, state=UnitState.LOST, present=host.present, reason=reason)

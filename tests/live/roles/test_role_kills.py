@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -138,20 +141,49 @@ def test_a_node_with_a_whole_group(place: Path, home: Path) -> None:
 
 
 @pytest.mark.extended
-def test_two_roles_at_once(place: Path, home: Path) -> None:
-    """A rollout and the judge are killed within 50 ms: each begins its next life, and both causes are in the record."""
+def test_three_roles_at_once(place: Path, home: Path) -> None:
+    """A rollout, the judge and a rank of the trainer are killed within 50 ms: each role answers for itself."""
     job, before = started(place, home)
 
     kill(before["rollout", 0])
     kill(before["judge", 0])
+    kill(before["trainer", 1])
 
     after = {("rollout", 0): job.begins("rollout", 0, life=2).pid, ("judge", 0): job.begins("judge", 0, life=2).pid}
-    assert job.pids() == {**before, **after}
+    job.begins("trainer", 1, life=2)
+    assert {key: pid for key, pid in job.pids().items() if key[0] != "trainer"} == {
+        **{key: pid for key, pid in before.items() if key[0] != "trainer"},
+        **after,
+    }
     succeeds(job)
     assert sorted(job.causes()) == [
         "judge 0 was killed by SIGKILL; the instance is started again",
         "rollout 0 was killed by SIGKILL; the instance is started again",
     ]
+    (incident,) = job.trainer.record.incidents
+    assert (incident.cause.value, incident.culprit is not None and incident.culprit.rank) == ("process", 1)
+
+
+@pytest.mark.extended
+def test_causes_keep_their_order(place: Path, home: Path) -> None:
+    """What ends while the supervisor does not look is told in the order in which it ended."""
+    job, before = started(place, home)
+    os.kill(job.supervisor(), signal.SIGSTOP)
+    for role, rank in (("rollout", 1), ("judge", 0), ("rollout", 0)):
+        kill(before[role, rank])
+        eventually(partial(_has_ended, job, role, rank), why=job.tell)
+
+    os.kill(job.supervisor(), signal.SIGCONT)
+
+    after = {key: job.begins(*key, life=2).pid for key in (("rollout", 0), ("rollout", 1), ("judge", 0))}
+    assert job.pids() == {**before, **after}
+    succeeds(job)
+    assert [cause.partition(" was killed")[0] for cause in job.causes()] == ["rollout 1", "judge 0", "rollout 0"]
+
+
+def _has_ended(job: RolesJob, role: str, rank: int) -> bool:
+    """Return whether the host of an instance has written down its end."""
+    return bool(list(job.place.glob(f"hosts/*/*/units/{role}-{rank}/*/exit.json")))
 
 
 @pytest.mark.extended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator
 
 from rallypoint.backends.kubernetes.roles.lives import Life, Lives, instance_of, read_lives
@@ -41,7 +42,8 @@ def _of_pod(pod: PodView, host: HostView | None) -> Iterator[UnitSeen]:
         for number in range(max(0, restarts - _EARLIER), restarts):
             key = _key(pod, name, first, number)
             end = container.last if container is not None and number == restarts - 1 else None
-            yield UnitSeen(key=key, state=UnitState.FAILED, present=False, reason=_ended(key, end), exit_code=_code(end))
+            unit = UnitSeen(key=key, state=UnitState.FAILED, present=False, reason=_ended(key, end), exit_code=_code(end))
+            yield unit if end is None else dataclasses.replace(unit, ended_at=end.at)
         yield _last(pod, host, container, _key(pod, name, first, restarts))
 
 
@@ -80,7 +82,8 @@ def _over(pod: PodView, key: UnitKey, end: Terminated) -> UnitSeen:
         why = pod.target_message or pod.target or "its pod was deleted"
         return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: {why}")
     state = UnitState.FAILED if end.code else UnitState.SUCCEEDED
-    return UnitSeen(key=key, state=state, present=False, reason=_ended(key, end), exit_code=_code(end))
+    reason, code = _ended(key, end), _code(end)
+    return UnitSeen(key=key, state=state, present=False, reason=reason, exit_code=code, ended_at=end.at)
 
 
 def _code(end: Terminated | None) -> int | None:

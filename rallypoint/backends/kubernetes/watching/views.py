@@ -12,6 +12,7 @@ from typing import Any
 
 from rallypoint.backends.kubernetes import labels
 from rallypoint.backends.kubernetes.labels import PodLabels
+from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.backends.kubernetes.manifests import kueue
 from rallypoint.backends.kubernetes.manifests.hosts import HOSTNAME
 
@@ -61,11 +62,12 @@ class Running:
 
 @dataclass(frozen=True, kw_only=True)
 class Terminated:
-    """A container that ended."""
+    """A container that ended; `at` as the kubelet says it, in seconds since the epoch, None if it does not."""
 
     code: int
     reason: str
     message: str
+    at: float | None = None
 
 
 _WAITING = Waiting(reason="", message="")
@@ -269,7 +271,8 @@ def _container(status: Mapping[str, Any], *, init: bool) -> Container:
 
 def _ended(found: Mapping[str, Any]) -> Terminated:
     reason, message = found.get("reason") or "", found.get("message") or ""
-    return Terminated(code=int(found.get("exitCode") or 0), reason=reason, message=message)
+    at = parse_time(str(found.get("finishedAt") or ""))
+    return Terminated(code=int(found.get("exitCode") or 0), reason=reason, message=message, at=at or None)
 
 
 def _devices(containers: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import statistics
 import sys
 import tempfile
@@ -244,7 +245,7 @@ def table(results: Iterable[Found]) -> str:
     for found in results:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
-        "| Kind | The hang | Hang found after | Cause of the restart | Workers restarted after |",
+        "| Kind of hang | Behaviour of the script | Hang found after | Reason of the restart | Workers restarted after |",
         "|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
@@ -275,9 +276,9 @@ def _sum(results: Sequence[Found]) -> str:
     count, restarted, proven = max(1, len(hangs)), sum(f.recovered for f in hangs), sum(f.proven for f in hangs)
     return (
         f"The scripts hung {len(hangs)} times in {len({f.kind.name for f in hangs})} ways. Rallypoint found {soon} hangs in"
-        f" time ({soon / count:.1%}), and restarted the workers after {restarted} hangs ({restarted / count:.1%}):"
-        f" {proven} times because of positive evidence, otherwise because `hang_downtime` expired. Rallypoint named the right"
-        f" ranks in {right} hangs ({right / count:.1%}), and collected evidence about every rank in {complete} hangs"
+        f" time ({soon / count:.1%}) and restarted the workers after {restarted} hangs ({restarted / count:.1%}),"
+        f" {proven} times because of positive evidence and otherwise because `hang_downtime` expired. It named the right ranks"
+        f" in {right} hangs ({right / count:.1%}), and collected stacks and other data of every rank in {complete} hangs"
         f" ({complete / count:.1%}). In {len(results) - len(hangs)} runs, the ranks were only slow; Rallypoint reported a hang"
         f" in {false} of these runs."
     )
@@ -296,7 +297,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     results = run_all(kinds, times=options.times, jobs=options.jobs, told=Told(), downtime=options.downtime)
     print(table(results))
     if options.report is not None:
-        options.report.write_text(_PAGE.format(table=table(results)), encoding="utf-8")
+        run = {"times": options.times, "downtime": options.downtime, "cores": os.cpu_count(), "date": time.strftime("%Y-%m-%d")}
+        options.report.write_text(_PAGE.format(table=table(results), **run), encoding="utf-8")
     return 0 if all(found.right and found.soon and found.recovered for found in results) else 1
 
 
@@ -309,15 +311,16 @@ After reading this page, you know how soon Rallypoint finds each kind of hang, a
 $ make hang-corpus      # about an hour; writes this page
 ```
 
-Each row of the table is one way to hang. [tests/live/hang_corpus.py](../../tests/live/hang_corpus.py) runs training scripts
-that hang in this way, with `hang_detection: 2` and `hang_downtime: 12s`. The scripts contain no Rallypoint code. The guide
-[Hangs and slow ranks](../guides/hangs.md) explains the detection.
+The hang corpus is a set of training scripts that hang, each in another way
+([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)). The scripts contain no Rallypoint code. Each script ran {times}
+times, with `hang_detection: 2` and `hang_downtime: {downtime:g}s`, on a machine with {cores} cores; the last run ended on
+{date}. The guide [Hangs and slow ranks](../guides/hangs.md) explains the detection.
 
-- Times are medians and count from the start of the hang. A hang is found when the agents start to inspect the workers.
-- A hang is *found in time* if it is found within a limit: three times the 99th percentile of the step time, and at least five
-  seconds. Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
-- "Positive evidence" is a state of the ranks that proves that they can never continue. With such evidence, Rallypoint restarts
-  the workers without waiting for `hang_downtime`.
+- Times are medians, counted from the start of the hang. A hang counts as found when the agents start to inspect the workers.
+- A hang counts as *found in time* after at most three times the 99th percentile of the step time, but at least five seconds.
+  Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
+- *Positive evidence* is proof that the ranks can never continue. With positive evidence, Rallypoint restarts the workers
+  without waiting for `hang_downtime`.
 
 {table}
 """

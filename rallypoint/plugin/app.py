@@ -26,6 +26,7 @@ from fastapi import Depends, FastAPI, HTTPException, Query, Request, Response
 from rallypoint.plugin.jobs import Looker
 from rallypoint.plugin.live_access import LiveAccess, NotLiveError
 from rallypoint.plugin.task import TaskKey, TaskSeen, map_index_of, read_task
+from rallypoint.report.page.values import Page
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
 
@@ -135,8 +136,8 @@ def create_app(looker: Looker | None = None) -> FastAPI:
 
     @app.get("/api/dags/{dag_id}/job", dependencies=allowed)  # noqa: FAST003  the dependencies read the DAG's id
     async def job(request: Request, task: Seen) -> Response:
-        body = codec.dumps(await looks.look(task)).encode()
-        tag = f'"{hashlib.sha256(body).hexdigest()[:24]}"'
+        page = await looks.look(task)
+        body, tag = await asyncio.to_thread(_encoded, page)  # a page of a large job has megabytes
         headers = {"ETag": tag, "Cache-Control": "private, no-cache", "Vary": "Cookie, Authorization"}
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers=headers)
@@ -147,6 +148,12 @@ def create_app(looker: Looker | None = None) -> FastAPI:
         return Response(await _last_lines(looks, task, rank, role), media_type="text/plain; charset=utf-8")
 
     return app
+
+
+def _encoded(page: Page) -> tuple[bytes, str]:
+    """Return the page as JSON, and its ETag."""
+    body = codec.dumps_long(page).encode()
+    return body, f'"{hashlib.sha256(body).hexdigest()[:24]}"'
 
 
 async def _last_lines(looks: Looker, task: TaskSeen, rank: int, role: str) -> str:

@@ -83,26 +83,26 @@ class Looker:
     async def look(self, task: TaskSeen) -> Page:
         """Return the page of a task's job: as it is now, or as the task has published it, or why there is none."""
         if not task.job:
-            return _published(task) or plain_page(no_job())
+            return await _published(task) or plain_page(no_job())
         try:
             place = self._access.allowed(task.place)
         except NotLiveError as error:
             notice = str(error)
-            return _published(task, notice=notice) or plain_page(not_live(task.job, notice), job=task.job)
+            return await _published(task, notice=notice) or plain_page(not_live(task.job, notice), job=task.job)
         try:
             seen = await self._own(place, task)
         except asyncio.TimeoutError:
-            return self._unreachable(task, f"no answer within {self._patience:g} s")
+            return await _unreachable(task, f"no answer within {self._patience:g} s")
         except (OSError, RallypointError) as error:
-            return self._unreachable(task, str(error))
+            return await _unreachable(task, str(error))
         if seen is None:
-            return _published(task, gone=True) or plain_page(no_data(task.job), job=task.job)
+            return await _published(task, gone=True) or plain_page(no_data(task.job), job=task.job)
         try:
             return await asyncio.wait_for(asyncio.shield(self._shared_page(place, task, seen)), self._patience)
         except asyncio.TimeoutError:
-            return self._unreachable(task, f"no page of its record within {self._patience:g} s")
+            return await _unreachable(task, f"no page of its record within {self._patience:g} s")
         except Exception as error:  # noqa: BLE001  whatever a damaged record makes of it: the tab says so
-            return self._unreachable(task, f"cannot display its record ({type(error).__name__})")
+            return await _unreachable(task, f"cannot display its record ({type(error).__name__})")
 
     def _shared_page(self, place: Place, task: TaskSeen, seen: _Seen) -> asyncio.Future[Page]:
         """Return the page of a job for all who look at it: it is made once, in one thread, also if they leave before."""
@@ -138,10 +138,6 @@ class Looker:
         if seen.stored is None or not _owned(seen.stored.record, task.tries):
             return None
         return seen
-
-    def _unreachable(self, task: TaskSeen, why: str) -> Page:
-        found = _published(task, notice=f"Cannot read the job: {why}")
-        return found or plain_page(unreachable(task.job, why), job=task.job)
 
     async def close(self) -> None:
         """Close every backend."""
@@ -226,12 +222,17 @@ def _page(place: Place, tries: Mapping[str, int], seen: _Seen) -> Page:
     return page_of(record, status, now=now, plan=plan, status_age=seen.age, site=site, tries=tries, label=label)
 
 
-def _published(task: TaskSeen, *, notice: str = "", gone: bool = False) -> Page | None:
+async def _unreachable(task: TaskSeen, why: str) -> Page:
+    found = await _published(task, notice=f"Cannot read the job: {why}")
+    return found or plain_page(unreachable(task.job, why), job=task.job)
+
+
+async def _published(task: TaskSeen, *, notice: str = "", gone: bool = False) -> Page | None:
     """Return the page that the task published last; `gone`: its job is not there any more."""
     if task.kept is None:
         return None
     try:
-        page = codec.from_json(Page, task.kept)
+        page = await asyncio.to_thread(codec.from_json, Page, task.kept)  # any task may write one of 130,000 values
     except (codec.WireError, RecursionError):  # published by another version, or no page at all
         return None
     if gone:

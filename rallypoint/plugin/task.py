@@ -69,6 +69,9 @@ def map_index_of(text: str | None) -> int:
     return index if 0 <= index < 1 << 31 else -1  # what the column holds
 
 
+#: Characters of a note: any task may write one of any size.
+_LARGEST_NOTE = 64 * 1024
+
 #: Characters of a page in the database: escapes and spaces may make it longer than what was pushed.
 _LARGEST = 8 * LIMIT
 
@@ -90,10 +93,10 @@ def read_task(session: Session, key: TaskKey) -> TaskSeen | None:
 
 def _handle(session: Session, key: TaskKey) -> dict[str, Any] | None:
     from airflow.models.task_state_store import TaskStateStoreModel as Noted  # noqa: PLC0415  as above
-    from sqlalchemy import select  # noqa: PLC0415
+    from sqlalchemy import func, select  # noqa: PLC0415
 
-    text = session.scalar(select(Noted.value).where(*_same(Noted, key), Noted.key == HANDLE_KEY))
-    found = _json(text)
+    mine = (*_same(Noted, key), Noted.key == HANDLE_KEY)
+    found = _json(session.scalar(select(Noted.value).where(*mine, func.length(Noted.value) <= _LARGEST_NOTE)))
     return found if isinstance(found, dict) else None
 
 

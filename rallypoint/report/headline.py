@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 
 from rallypoint.report.endings import culprit_of
@@ -225,9 +226,8 @@ def _present(incident: Incident, record: JobRecord) -> bool:
 
 def _repeats(faults: Sequence[Incident]) -> str:
     """Return a hint at the host that broke most, where one broke more than once."""
-    hosts = [i.culprit.host for i in faults if i.culprit is not None and i.culprit.host]
-    worst = max(dict.fromkeys(hosts), key=hosts.count, default="")
-    times = hosts.count(worst)
+    hosts = Counter(i.culprit.host for i in faults if i.culprit is not None and i.culprit.host)
+    worst, times = max(hosts.items(), key=lambda item: item[1], default=("", 0))
     return f" Host {worst} had {times} of the faults: check it." if times > 1 else ""
 
 

@@ -257,10 +257,13 @@ def take_over(record: JobRecord, told: Iterable[Folded]) -> JobRecord:
     What was folded there and is whole here stays whole; a count here that reaches as far, or is as high, is not touched.
     """
     counts = {(f.cause, f.attempt, f.node): f for f in record.folded}
-    gone: set[IncidentId] = set()
-    for f in told:
-        ours = counts.get(key := (f.cause, f.attempt, f.node))
-        covered = [i for i in record.incidents if _key(i) == key and _covers(f, i.id)]
+    before, gone = dict(counts), set[IncidentId]()
+    alike: dict[tuple[Cause, int, int], list[Incident]] = {}
+    for incident in record.incidents:
+        alike.setdefault(_key(incident), []).append(incident)
+    for key, f in {(f.cause, f.attempt, f.node): f for f in told}.items():
+        ours = counts.get(key)
+        covered = [i for i in alike.get(key, ()) if _covers(f, i.id)]
         known = len(covered) + (0 if ours is None else ours.count)
         reaches = ours is not None and (ours.round, ours.sequence) >= (f.round, f.sequence)
         if f.attempt != record.attempt or reaches or known >= f.count:
@@ -270,7 +273,7 @@ def take_over(record: JobRecord, told: Iterable[Folded]) -> JobRecord:
         refilled = max(f.refilled, 0 if ours is None else ours.refilled)
         counts[key] = taken if ours is None else dataclasses.replace(_sum(ours, taken), count=f.count, refilled=refilled)
         gone.update(i.id for i in covered)
-    if not gone and len(counts) == len(record.folded) and all(f in record.folded for f in counts.values()):
+    if not gone and len(counts) == len(record.folded) and counts == before:
         return record
     kept = tuple(i for i in record.incidents if i.id not in gone)
     return dataclasses.replace(record, incidents=kept, folded=_ordered(counts.values()))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Culprit, Incident, RankGroup
@@ -129,13 +130,13 @@ def trim_incident(incident: Incident, *, whole: bool) -> Incident:
 
 def trim_evidence(groups: tuple[RankGroup, ...], *, most: int) -> tuple[RankGroup, ...]:
     """Return the groups within `most` bytes: first with fewer frames each, then fewer groups; the first one stays."""
+    groups = groups[: most // _GROUP + 1]  # more have no room, however small: a script can write any number of them
     for frames in (_FRAMES, 4, 1):
         groups = tuple(_with_frames(group, frames) for group in groups)
         if sum(map(_size_of_group, groups)) <= most:
             return groups
-    while len(groups) > 1 and sum(map(_size_of_group, groups)) > most:
-        groups = groups[:-1]
-    return groups
+    sizes = itertools.accumulate(map(_size_of_group, groups))
+    return groups[: max(1, sum(size <= most for size in sizes))]
 
 
 def _with_frames(group: RankGroup, most: int) -> RankGroup:

@@ -10,7 +10,7 @@ larger limits, which its class declares (`limits`).
 
 from __future__ import annotations
 
-__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "VALUES", "WHOLE", "excess"]
+__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "VALUES", "WHOLE", "excess", "read_count"]
 
 #: Bytes of the largest JSON text of a job that is read whole: a status of 16,384 ranks has a third of it.
 LARGEST = 8 << 20
@@ -24,6 +24,9 @@ COUNT = (-(1 << 20), 1 << 20)
 #: Of a number that is only compared, shown and added, such as a step, bytes or a time: that of 64 bits.
 WHOLE = (-(1 << 63), (1 << 64) - 1)
 
+#: Digits of the largest of these.
+_DIGITS = len(str(WHOLE[1]))
+
 #: Of a process id on Linux (-1 is none), and of a budget for restarts.
 PID, BUDGET = (-1, 1 << 22), (-1, 10**18)
 
@@ -35,3 +38,14 @@ def excess(text: bytes) -> str:
     if sum(map(text.count, (b",", b"[", b"{"))) > VALUES:
         return f"has more values than the limit of {VALUES}"
     return ""
+
+
+def read_count(text: str, most: int = COUNT[1]) -> int | None:
+    """Return the number that a text, such as the name of a folder, stands for; None for other texts and numbers above `most`.
+
+    `str.isdigit` is true of texts that `int` refuses, such as "\u00b2", and a name may have 255 digits.
+    """
+    if len(text) > _DIGITS or not (text.isascii() and text.isdecimal()):
+        return None
+    number = int(text)
+    return number if number <= most else None

@@ -8,6 +8,8 @@ run has the number of its ranks, and tells its least and its most. Nothing is cu
 from __future__ import annotations
 
 import dataclasses
+import heapq
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -66,10 +68,36 @@ def fold(runs: Sequence[RankSpan], most: int) -> tuple[RankSpan, ...]:
             folded[-1] = _joined(folded[-1], run)
         else:
             folded.append(run)
-    while len(folded) > max(1, most):
-        at = min(range(len(folded) - 1), key=lambda i: _loss(folded[i], folded[i + 1]))
-        folded[at : at + 2] = [_joined(folded[at], folded[at + 1])]
-    return tuple(sorted(folded, key=lambda r: (r.first, r.last)))
+    return tuple(sorted(_fewer(folded, max(1, most)), key=lambda r: (r.first, r.last)))
+
+
+def _fewer(runs: Sequence[RankSpan], most: int) -> Iterable[RankSpan]:
+    """Return at most `most` runs: of all neighbours, those that differ least are joined first, the leftmost of equals.
+
+    A script can write as many runs as its status may hold, so the time must not grow with the square of their number.
+    """
+    left = dict(enumerate(runs))
+    after = {at: at + 1 for at in left}
+    before = {at: at - 1 for at in left}
+    order = itertools.count()
+
+    def pair(at: int, other: int) -> tuple[tuple[bool, bool, int], int, int, RankSpan, RankSpan]:
+        return _loss(left[at], left[other]), at, next(order), left[at], left[other]
+
+    heap = [pair(at, at + 1) for at in range(len(runs) - 1)]
+    heapq.heapify(heap)
+    while len(left) > most:
+        _, at, _, one, other = heapq.heappop(heap)
+        if left.get(at) is not one or left.get(after[at]) is not other:
+            continue  # one of them was joined with its other neighbour
+        gone = after[at]
+        left[at], after[at] = _joined(one, left.pop(gone)), after[gone]
+        if after[at] in left:
+            before[after[at]] = at
+            heapq.heappush(heap, pair(at, after[at]))
+        if before[at] in left:
+            heapq.heappush(heap, pair(before[at], at))
+    return left.values()
 
 
 def _loss(one: RankSpan, other: RankSpan) -> tuple[bool, bool, int]:

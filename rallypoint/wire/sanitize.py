@@ -167,13 +167,14 @@ class _Cleaner:
 
     def _object(self, values: Mapping[Any, Any], depth: int) -> dict[str, Any]:
         cleaned: dict[str, Any] = {}
+        numbers: dict[str, int] = {}
         for place, (key, value) in enumerate(values.items()):
             if self._left <= 0:
                 mark = value if _is_mark(value) else f"{MARK} [cut: {len(values)} fields, {place} of them here]"
-                cleaned[_fresh(MARK, cleaned)] = mark
+                cleaned[_fresh(MARK, cleaned, numbers)] = mark
                 break
             self._left -= 1
-            cleaned[_fresh(_key(key), cleaned)] = self.clean(value, depth - 1)
+            cleaned[_fresh(_key(key), cleaned, numbers)] = self.clean(value, depth - 1)
         return cleaned
 
 
@@ -183,13 +184,18 @@ def _key(key: Any) -> str:
     return clean_text(str.__str__(key) if isinstance(key, str) else _shown(key), KEY_LIMIT)
 
 
-def _fresh(key: str, taken: Mapping[str, Any]) -> str:
-    """Return a key that is not taken: two that differ in what was escaped or cut must not become one."""
+def _fresh(key: str, taken: Mapping[str, Any], numbers: dict[str, int]) -> str:
+    """Return a key that is not taken: two that differ in what was escaped or cut must not become one.
+
+    `numbers` holds the number that follows the last one of each key: to count from 2 again for each of thousands takes minutes.
+    """
     if key not in taken:
         return key
-    number = 2
-    while (other := f"{key[: KEY_LIMIT - 8]} ({number})") in taken:
+    begin = key[: KEY_LIMIT - 8]
+    number = numbers.get(begin, 2)
+    while (other := f"{begin} ({number})") in taken:
         number += 1
+    numbers[begin] = number + 1
     return other
 
 

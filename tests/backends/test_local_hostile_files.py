@@ -13,15 +13,23 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.node.copies import forget_old_rounds
 from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.local import certificates, durable, files, heartbeat, proc, store
 from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.backends.local.changes import FOLLOWED, LocalChanges
 from rallypoint.backends.local.layout import JobFolder
-from rallypoint.backends.local.node import NodeFolder
+from rallypoint.backends.local.logs import LogReader, UnitLogReader
+from rallypoint.backends.local.node import NodeFolder, Shim
+from rallypoint.backends.local.shim import SHIM_FILE
 from rallypoint.backends.local.store import Store
+from rallypoint.backends.local.units import _lives
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import Holder
+from rallypoint.wire import codec
 from rallypoint.wire.bounds import VALUES
+from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.role_plans import RolePlan
 from tests.waiting import eventually
 
 PRECIOUS = "of another user\n"
@@ -279,3 +287,73 @@ def test_only_logs_of_the_job_are_emptied_for_a_deletion(tmp_path, link):
 
     assert theirs.read_text() == PRECIOUS
     assert link == "nodes" or own.read_text() == ""
+
+
+@pytest.mark.parametrize(
+    "number", ["\u00b2", "\u0664", "9" * 200, "-1", "1e3"], ids=["square", "arabic", "long", "minus", "float"]
+)
+def test_a_folder_whose_name_is_no_number_is_no_node(tmp_path, number):
+    """`str.isdigit` is true of some texts that `int` refuses: one folder of that name broke each command for the job."""
+    job = JobFolder(path=tmp_path / "jobs" / "job")
+    for name in (f"nodes/{number}/attempt-1.1", f"nodes/0/attempt-{number}.1", f"coordinator/term-{number}"):
+        (job.path / name).mkdir(parents=True)
+    unit = job.path / "hosts" / "actor-0" / f"host-{number}" / "units" / f"actor-{number}" / "1.0.1"
+    real = job.path / "hosts" / "actor-0" / "host-1" / "units" / f"actor-{number}" / "1.0.1"
+    for folder in (unit, real):
+        folder.mkdir(parents=True)
+        (folder / "start.json").write_text("{}")
+        (folder / "rank-0.out").write_text("line\n")
+    (job.node(0, 1, 1).path / "logs" / f"round-{number}").mkdir(parents=True)
+    (job.node(0, 1, 1).path / "logs" / f"round-{number}" / "rank-0.out").write_text("line\n")
+
+    assert [node.path.name for node in job.everyone()] == ["attempt-1.1", "host-1"]
+    role = RolePlan(name="actor", elastic=False, total=1, plan={})
+    assert list(_lives(job.host("actor-0", 1), {"actor": role})) == []
+    plan = Plan(name="job", role="", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="x")
+    assert list(UnitLogReader(job, plan, "actor", rank=None).read(final=True)) == []
+    assert list(LogReader(job, plan, rank=None).read(final=True)) == []
+    forget_old_rounds(job.node(0, 1, 1).path / "logs")
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_a_script_that_names_its_process_in_many_nodes_takes_few_descriptors(tmp_path):
+    """Its supervisor may be a triggerer, whose other triggers need descriptors, too."""
+    job = JobFolder(path=tmp_path / "jobs" / "job")
+    me = os.getpid()
+    shim = Shim(
+        boot_id=proc.boot_id(),
+        pid=me,
+        start_ticks=proc.start_ticks(me) or 0,
+        attempt=1,
+        mark="u/1/0/1",
+        cgroup="",
+        host="h",
+        started_at=1.0,
+        command=(),
+    )
+    for number in range(FOLLOWED + 100):
+        node = job.node(number, 1, 1)
+        node.path.mkdir(parents=True)
+        (node.path / SHIM_FILE).write_text(codec.dumps(shim))
+    job.record.write_text("{}")
+    following, before = LocalChanges(job), descriptors()
+
+    following.open()
+    try:
+        assert descriptors() - before == FOLLOWED
+    finally:
+        following.close()
+    assert descriptors() == before
+
+
+def test_no_more_folders_are_looked_at_than_a_job_can_need(tmp_path, monkeypatch):
+    """A script can create a million of them."""
+    monkeypatch.setattr("rallypoint.backends.local.layout.FOLDERS", 10)
+    job = JobFolder(path=tmp_path / "job")
+    for number in range(30):
+        job.node(number, 1, 1).path.mkdir(parents=True)
+
+    assert len(list(job.nodes())) == 10

@@ -49,6 +49,20 @@ def test_what_has_not_changed_is_not_sent_again(root):
     assert other.status == 200
 
 
+def test_a_page_of_megabytes_delays_no_other_request(root):
+    """It is encoded in a thread, a part at a time: the API server has one event loop for all of Airflow's UI."""
+    server = root.removesuffix("/rallypoint")
+    get(f"{root}/api/dags/largest/job?{TASK}")  # whatever is done only once
+    get(f"{server}/longest-block")
+
+    bodies = [get(f"{root}/api/dags/largest/job?{TASK}").body for _ in range(3)]
+    longest = float(get(f"{server}/longest-block").body)
+
+    print(f"{len(bodies[0])} bytes, longest block {longest:.3f} s")
+    assert len(bodies[0]) > 2 << 20
+    assert longest <= 0.05
+
+
 def test_who_may_not_read_the_dag_is_told_nothing(root):
     """Neither the job nor its log."""
     for what in ("job?", "log?rank=0&"):

@@ -14,7 +14,7 @@ from rallypoint.report import headline, timeline
 from rallypoint.report.model import Mood, State
 from rallypoint.report.page.published import LIMIT
 from rallypoint.report.page.values import Page
-from rallypoint.report.page.view import as_of, keepsake, page_of
+from rallypoint.report.page.view import as_of, curves, keepsake, page_of
 from rallypoint.supervision.record import Attempt, ConditionType, Phase
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Hang, HangState
@@ -24,6 +24,7 @@ from rallypoint.wire.status import Event, Sample
 from tests.cli.samples import PLAN
 from tests.plugin import scenes
 from tests.plugin.scenes import OWNER, START
+from tests.work import growth
 
 
 def facts(page: Page) -> dict[str, str]:
@@ -400,3 +401,94 @@ def test_what_comes_next_is_told_with_its_moment_and_setting():
     assert all(line.at >= record.last_now for line in page.coming)
     assert page_of(ended, its, now=ended.last_now, plan=PLAN).coming == ()
     assert page_of(waiting, status, now=record.last_now).coming == ()
+
+
+# --- Files that a script has written ---------------------------------------------------------------------------------------
+
+
+class Host(str):
+    """The name of a host, which counts how often it is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Host.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_the_host_that_broke_most_is_found_in_one_pass():
+    """4,000 incidents of 4,000 hosts were 16 million comparisons for one sentence."""
+    record, status = scenes.recovered()
+    culprit = record.incidents[0].culprit
+    assert culprit is not None
+    told = [
+        dataclasses.replace(record.incidents[0], culprit=dataclasses.replace(culprit, host=Host(f"host-{number % 500}")))
+        for number in range(1000)
+    ]
+    ended = dataclasses.replace(record, phase=Phase.SUCCEEDED)
+    Host.compared = 0
+
+    advice = headline.headline(ended, status, told, faults=1000).advice
+
+    assert "Host host-0 had 2 of the faults" in advice
+    assert Host.compared < 5000
+
+
+def test_the_work_for_curves_grows_with_the_samples():
+    """A script can name 100,000 metrics in one sample, and each took a look at all samples."""
+    _, status = scenes.running()
+    assert status is not None
+
+    def drawing(count):
+        samples = [Sample(at=float(n), round=1, world_size=1, step=n) for n in range(100)]
+        wide = Sample(at=100.0, round=1, world_size=1, step=100, metrics={f"m{n}": 1.0 for n in range(count)})
+        return lambda: curves(dataclasses.replace(status, samples=(*samples, wide)))
+
+    assert growth(drawing, 500) < 2.5
+    assert len(drawing(500)()) <= 20
+
+
+def test_a_page_has_a_size_whatever_is_in_the_record():
+    """Incidents, texts, spans and samples beyond what a supervisor and a coordinator write are left out, the oldest first."""
+    record, status = scenes.recovered()
+    long, culprit = '\\"' * 10_000, record.incidents[0].culprit
+    assert culprit is not None
+    assert status is not None
+    worst = dataclasses.replace(culprit, host=long, error=long, log_path=long, log_tail=(long,) * 20)
+    groups = (RankGroup(ranks=tuple(range(5000)), frames=(long,) * 20),) * 50
+    incidents = tuple(
+        dataclasses.replace(
+            record.incidents[0],
+            id=dataclasses.replace(record.incidents[0].id, sequence=number + 1),
+            culprit=worst,
+            reason=long,
+            evidence=groups,
+            detected_at=START + 1000 + number,
+        )
+        for number in range(1000)
+    )
+    record = dataclasses.replace(
+        record,
+        incidents=incidents,
+        history=tuple(Event(at=START + n, kind="running", detail=long) for n in range(3000)),
+        progress=dataclasses.replace(record.progress, checkpoint=long),
+    )
+    page = scenes.page((record, dataclasses.replace(status, samples=status.samples[-1:] * 1000)))
+
+    assert len(codec.dumps(page)) < 4 << 20
+    assert len(page.faults) == 200
+    assert page.faults[-1].number - page.faults[0].number == 199
+    assert page.faults[-1].number >= 1000
+
+
+@pytest.mark.parametrize("scene", [scenes.running, scenes.recovered, scenes.failed])
+def test_a_page_is_encoded_in_parts(scene):
+    """The same text, and no part of it is so long that the encoder keeps others waiting."""
+    page = scenes.page(scene())
+    parts = list(codec._parts(page, reported=False, depth=codec._PARTED))
+
+    assert codec.dumps_long(page) == codec.dumps(page)
+    assert max(map(len, parts)) < 10_000

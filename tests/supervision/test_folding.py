@@ -17,10 +17,11 @@ from rallypoint.supervision.record import Attempt, Folded, JobRecord, Slot
 from rallypoint.supervision.trimming import MARK, cut, last_lines, size_of, size_of_event
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, Rung, merge_incidents
+from rallypoint.wire.incident import Cause, Culprit, Incident, IncidentId, RankGroup, Rung, merge_incidents
 from rallypoint.wire.result import RESULT_LIMIT
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Event, JobState, JobStatus, Outcome, Progress, Verdict
+from tests.work import growth
 
 #: What a ConfigMap is promised to need for a record at the most.
 PROMISED = 256 * 1024
@@ -317,6 +318,27 @@ def test_a_record_takes_over_what_the_coordinator_folded(seen):
         record = take_over(record, folded)
         record = fold(dataclasses.replace(record, incidents=merge_incidents(record.incidents, news(record, incidents))))
         assert charged(record) == {(Cause.PROCESS, 1, -1): 1000}
+
+
+def test_a_hostile_record_is_folded_in_time_that_grows_with_its_size():
+    """A script can write 4,096 counts into record and status each, or 40,000 groups of ranks into one incident."""
+
+    def taking_over(count):
+        ours = [Folded(cause=Cause.NODE, attempt=1, node=n, count=1, first_at=1.0, last_at=2.0, round=1) for n in range(count)]
+        told = tuple(dataclasses.replace(f, count=9, round=2) for f in ours)
+        record = new_record(folded=tuple(ours), incidents=tuple(lost(n, 1) for n in range(count)))
+        return lambda: take_over(record, told)
+
+    def folding(count):
+        groups = tuple(RankGroup(ranks=(), life=n) for n in range(count))
+        record = new_record(incidents=(dataclasses.replace(process(1), evidence=groups),))
+        return lambda: fold(record)
+
+    assert growth(taking_over, 200) < 6
+    assert growth(folding, 200) < 6
+    many = dataclasses.replace(process(1), evidence=(RankGroup(ranks=()),) * 900)
+    (incident,) = fold(new_record(incidents=(many,))).incidents
+    assert 1 <= len(incident.evidence) <= 20
 
 
 def test_counts_of_another_attempt_are_not_taken_over():

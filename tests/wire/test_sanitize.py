@@ -18,6 +18,7 @@ from rallypoint.wire.status import JobStatus, Progress
 from tests.provider.records import record
 from tests.wire.payloads import FLOATS, INTEGERS, TEXTS, VALUES, parsed
 from tests.wire.test_codec import CULPRIT, INCIDENT, REPORT, STATUS
+from tests.work import growth
 
 DEEP: list[object] = []
 for _ in range(5000):
@@ -171,3 +172,39 @@ def test_what_a_worker_says_on_its_line_is_cleaned_when_it_is_read(text: str) ->
     word = read_from_worker(write(Failed(round=1, error=text)))
 
     assert word == Failed(round=1, error=sanitize.clean_text(text))
+
+
+def test_equal_keys_are_told_apart_without_counting_from_the_start_for_each():
+    """Thousands of long keys that differ only in what is cut took minutes in whoever read the job."""
+
+    def cleaning(count):
+        value = {"k" * 600 + str(number): number for number in range(count)}
+        return lambda: sanitize.clean(value)
+
+    cleaned = sanitize.clean({"k" * 600 + str(number): number for number in range(200)})
+    assert sorted(cleaned.values()) == list(range(200))
+    assert sanitize.clean(cleaned) == cleaned
+    assert _compared(2000) < 6 * _compared(500)
+    assert growth(cleaning, 200) < 6
+
+
+def _compared(count: int) -> int:
+    """Return how often a key is looked up while `count` keys that become equal are cleaned."""
+
+    class Taken(dict):  # type: ignore[type-arg]
+        asked = 0
+
+        def __contains__(self, key: object) -> bool:
+            Taken.asked += 1
+            return super().__contains__(key)
+
+    taken, numbers = Taken(), dict[str, int]()
+    for _ in range(count):
+        taken[sanitize._fresh("k", taken, numbers)] = None
+    return Taken.asked
+
+
+def test_a_key_that_looks_like_a_number_of_another_is_kept():
+    """Its number is passed over."""
+    cleaned = sanitize.clean({"k" * 512 + "a": 1, "k" * 504 + " (2)": 2, "k" * 512 + "b": 3, "k" * 512 + "c": 4})
+    assert sorted(cleaned.values()) == [1, 2, 3, 4]

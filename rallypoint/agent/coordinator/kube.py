@@ -19,6 +19,7 @@ from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.errors import ConfigError
 from rallypoint.kube.http import SERVICE_ACCOUNT, LimitError, invalid_part, json_object, read_body, read_refusal
 from rallypoint.wire import env
+from rallypoint.wire.bounds import read_count
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["ApiError", "KubeApi", "config_map_path", "lease_path"]
@@ -128,7 +129,7 @@ class KubeApi:
             raise ApiError(
                 f"{where}: HTTP {response.status}: {read_refusal(answer).message[:_SHOWN]}",
                 status=response.status,
-                retry_after=float(after) if after.isdigit() else 0.0,
+                retry_after=float(read_count(after) or 0),
             )
         try:
             return json_object(answer)

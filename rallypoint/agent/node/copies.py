@@ -12,6 +12,7 @@ from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import STDERR, STDOUT, RankLogs
 from rallypoint.agent.workers.tee import Tail, prefix_of
 from rallypoint.wire import env, podlog
+from rallypoint.wire.bounds import read_count
 
 __all__ = ["KEPT_BYTES", "KEPT_ROUNDS", "console_tails", "forget_old_rounds", "pod_tails", "shown_errors"]
 
@@ -63,6 +64,7 @@ def shown_errors(config: NodeConfig, logs: RankLogs, local_rank: int) -> dict[st
 
 def forget_old_rounds(folder: Path) -> None:
     """Remove the logs of all rounds in `folder` but the last `KEPT_ROUNDS`; what cannot be removed stays."""
-    rounds = {int(path.name.removeprefix("round-")): path for path in folder.glob("round-*") if path.name[6:].isdigit()}
+    numbered = ((read_count(path.name.removeprefix("round-")), path) for path in folder.glob("round-*"))
+    rounds = {number: path for number, path in numbered if number is not None}
     for number in sorted(rounds)[:-KEPT_ROUNDS]:
         shutil.rmtree(rounds[number], ignore_errors=True)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import math
 import os
 import select
 import weakref
@@ -15,17 +17,23 @@ from collections.abc import Iterable, Iterator
 from rallypoint.backends.contract import BackendError, Changes
 from rallypoint.backends.local import proc
 from rallypoint.backends.local.files import read_optional, telling
-from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.layout import FOLDERS, JobFolder
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.wire.unit_files import EXIT, STARTED, UNITS, UnitStarted
 
-__all__ = ["LocalChanges"]
+__all__ = ["FOLLOWED", "LocalChanges"]
 
 #: How often the files are looked at, in seconds.
 _LOOK = 0.2
 
 #: The same, in seconds, of an instance that is about to begin or to be told of as ended.
 _SOON = 0.01
+
+#: How often in a row it is looked that soon: a script can leave folders of instances that never begin.
+_LOOKS = 1000
+
+#: Processes of a job that are followed, each by a descriptor of this process; those of more are looked at every `_CROWDED` s.
+FOLLOWED, _CROWDED = 512, 1.0
 
 #: Identity of a file's content as far as `stat` tells: each writer replaces the whole file.
 _Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -41,6 +49,8 @@ class LocalChanges(Changes):
         self._news = asyncio.Event()
         #: A pidfd for each live shim by its folder, and None for each that has ended.
         self._shims: dict[str, int | None] = {}
+        #: How many of these are followed, and how often in a row it was looked soon.
+        self._followed = self._looks = 0
         #: Instances of simple roles whose end was written down.
         self._over: set[str] = set()
 
@@ -55,6 +65,7 @@ class LocalChanges(Changes):
             if descriptor is not None:
                 os.close(descriptor)
         self._shims.clear()
+        self._followed = 0
 
     async def wait(self, timeout: float) -> None:
         """Return when something of the job may have changed since the last call, at the latest after `timeout` seconds."""
@@ -64,7 +75,7 @@ class LocalChanges(Changes):
         ended, soon = await in_thread(self._find_units)
         if ended:
             return
-        timeout = min(timeout, _SOON) if soon else timeout
+        timeout = min(timeout, self._pause(soon=soon))
         loop = asyncio.get_running_loop()
         watched = [descriptor for descriptor in self._shims.values() if descriptor is not None]
         try:
@@ -93,9 +104,8 @@ class LocalChanges(Changes):
             for node in self._folder.everyone():
                 key = str(node.path)
                 shim = node.shim() if key not in self._shims else None
-                if shim is not None:
-                    self._shims[key] = shim.open()
-                    missed = missed or self._shims[key] is None
+                if shim is not None and self._followed < FOLLOWED:
+                    missed = not self._follow(key, shim.open()) or missed
         return missed
 
     def _find_units(self) -> tuple[bool, bool]:
@@ -104,7 +114,7 @@ class LocalChanges(Changes):
         It is looked soon for an instance that is about to begin, or that ended and whose end is not written yet.
         """
         ended = soon = False
-        for folder in self._folder.path.glob(f"hosts/*/*/{UNITS}/*/*"):
+        for folder in itertools.islice(self._folder.path.glob(f"hosts/*/*/{UNITS}/*/*"), FOLDERS):
             key = str(folder)
             if key in self._over:
                 continue
@@ -115,16 +125,30 @@ class LocalChanges(Changes):
             if key not in self._shims:
                 with contextlib.suppress(BackendError):
                     started = read_optional(UnitStarted, folder / STARTED)
-                    if started is not None:
-                        self._shims[key] = _open(started)
+                    if started is not None and self._followed < FOLLOWED:
+                        self._follow(key, _open(started))
             soon = soon or self._shims.get(key) is None
         return ended, soon
+
+    def _follow(self, key: str, descriptor: int | None) -> bool:
+        """Follow a process by its descriptor; return whether it had not ended before."""
+        self._shims[key] = descriptor
+        self._followed += descriptor is not None
+        return descriptor is not None
+
+    def _pause(self, *, soon: bool) -> float:
+        """Return after how many seconds to look again, whatever happens until then."""
+        self._looks = self._looks + 1 if soon else 0
+        if self._followed >= FOLLOWED:
+            return _CROWDED
+        return math.inf if not soon else _SOON if self._looks <= _LOOKS else _LOOK
 
     def _forget_ended(self) -> None:
         for key, descriptor in self._shims.items():
             if descriptor is not None and _readable(descriptor):
                 os.close(descriptor)
                 self._shims[key] = None
+                self._followed -= 1
 
 
 def _open(started: UnitStarted) -> int | None:

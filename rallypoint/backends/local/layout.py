@@ -14,14 +14,19 @@ $RALLYPOINT_HOME/jobs/NAME/
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from rallypoint.backends.local.node import NodeFolder
+from rallypoint.wire.bounds import read_count
 
-__all__ = ["JobFolder", "is_job_name"]
+__all__ = ["FOLDERS", "JobFolder", "is_job_name"]
+
+#: Folders of nodes, of coordinators or of hosts of a job that are looked at: a script can create any number of them.
+FOLDERS = 1 << 14
 
 _TERM = re.compile(r"term-(\d+)", re.ASCII)
 _HOST = re.compile(r"host-(\d+)", re.ASCII)
@@ -32,6 +37,11 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 def is_job_name(name: str) -> bool:
     """Return whether a folder of this name may be a job's; ours while they are made or removed begin with a dot."""
     return _NAME.fullmatch(name) is not None
+
+
+def _listed(root: Path, pattern: str) -> list[Path]:
+    """Return the folders of a pattern, sorted: at most `FOLDERS` of them. Reads folders."""
+    return sorted(itertools.islice(root.glob(pattern), FOLDERS))
 
 
 def _is_own(path: Path) -> bool:
@@ -115,17 +125,19 @@ class JobFolder:
 
     def coordinators(self) -> Iterator[NodeFolder]:
         """Every coordinator whose folder is there. Reads folders."""
-        for path in sorted(self.path.glob("coordinator/term-*")):
-            if (match := _TERM.fullmatch(path.name)) and _is_own(path):
-                yield self.coordinator(int(match[1]))
+        for path in _listed(self.path, "coordinator/term-*"):
+            if (match := _TERM.fullmatch(path.name)) and (term := read_count(match[1])) is not None and _is_own(path):
+                yield self.coordinator(term)
 
     def nodes(self) -> Iterator[tuple[int, NodeFolder]]:
         """Every node whose folder is there, with its attempt. Reads folders."""
-        for path in sorted(self.path.glob("nodes/*/attempt-*")):
+        for path in _listed(self.path, "nodes/*/attempt-*"):
             match = _NODE.fullmatch(path.name)
-            if match and path.parent.name.isdigit() and _is_own(path):
-                attempt, incarnation = int(match[1]), int(match[2])
-                yield attempt, self.node(int(path.parent.name), attempt, incarnation)
+            if match is None or not _is_own(path):
+                continue
+            node, attempt, incarnation = map(read_count, (path.parent.name, *match.groups()))
+            if node is not None and attempt is not None and incarnation is not None:
+                yield attempt, self.node(node, attempt, incarnation)
 
     def host(self, group: str, number: int) -> NodeFolder:
         """One host of a group of instances."""
@@ -134,9 +146,9 @@ class JobFolder:
     def hosts(self, group: str = "*") -> Iterator[tuple[str, NodeFolder]]:
         """Every host whose folder is there, with its group; of one group in their order. Reads folders."""
         found = [
-            (path.parent.name, int(match[1]), path)
-            for path in self.path.glob(f"hosts/{group}/host-*")
-            if (match := _HOST.fullmatch(path.name)) and _is_own(path)
+            (path.parent.name, number, path)
+            for path in _listed(self.path, f"hosts/{group}/host-*")
+            if (match := _HOST.fullmatch(path.name)) and (number := read_count(match[1])) is not None and _is_own(path)
         ]
         for name, number, _ in sorted(found):
             yield name, self.host(name, number)

@@ -20,6 +20,7 @@ from typing import BinaryIO
 from rallypoint.backends.contract import BackendError, LogLine, Tail
 from rallypoint.backends.local.files import open_below
 from rallypoint.backends.local.layout import JobFolder
+from rallypoint.wire.bounds import read_count
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.tail import LINE_BYTES, Bounds, TailLine, last_lines, read_line
 from rallypoint.wire.unit_files import UNITS, read_life, unit_logs
@@ -169,9 +170,10 @@ class LogReader:
                 logs = root / self._plan.name / f"attempt-{attempt}" / f"node-{node.number}.{node.incarnation}"
             for path in logs.glob(f"round-*/rank-{'*' if self._rank is None else self._rank}.*"):
                 match = _RANK.fullmatch(f"{path.parent.name}/{path.name}")
-                if match:
+                number, rank = (None, None) if match is None else map(read_count, match.groups())
+                if number is not None and rank is not None:
                     base = path.with_suffix("")
-                    found.add(_Segment(attempt=attempt, round=int(match[1]), rank=int(match[2]), base=base, root=root))
+                    found.add(_Segment(attempt=attempt, round=number, rank=rank, base=base, root=root))
         return found
 
 
@@ -192,12 +194,12 @@ class UnitLogReader(LogReader):
             folders = [unit_logs(self._plan.log_dir, self._folder.path.name)]
         for folder in folders:
             for path in folder.glob(f"{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*"):
-                index, life = path.parents[1].name.removeprefix(f"{self._role}-"), read_life(path.parent.name)
-                if not index.isdigit() or life is None or path.name.rpartition(".")[2] not in _STREAMS:
+                index, life = read_count(path.parents[1].name.removeprefix(f"{self._role}-")), read_life(path.parent.name)
+                if index is None or life is None or path.name.rpartition(".")[2] not in _STREAMS:
                     continue
                 attempt, reset, incarnation = life
                 number, base = reset * _LIVES + incarnation, path.with_suffix("")
-                found.add(_Segment(attempt=attempt, round=number, rank=int(index), base=base, root=root))
+                found.add(_Segment(attempt=attempt, round=number, rank=index, base=base, root=root))
         return found
 
 

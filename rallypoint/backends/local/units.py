@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import hashlib
 import hmac
+import itertools
 import os
 import signal
 import time
@@ -21,7 +22,7 @@ from rallypoint.backends.local.blueprint import HOST as ADDRESS
 from rallypoint.backends.local.blueprint import host_command, mark, role_blueprint
 from rallypoint.backends.local.devices import assigned, visible
 from rallypoint.backends.local.files import read_optional, telling
-from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.layout import FOLDERS, JobFolder
 from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.threads import in_thread
@@ -29,6 +30,7 @@ from rallypoint.job.model import load_job
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire import codec, env
+from rallypoint.wire.bounds import read_count
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, place_env, role_plan, role_plans, roles_env
 from rallypoint.wire.unit_files import (
@@ -315,14 +317,15 @@ def prepare_roles(folder: JobFolder, plan: Plan) -> None:
 
 def _lives(host: NodeFolder, roles: Mapping[str, RolePlan]) -> Iterator[tuple[UnitKey, Path]]:
     """Yield each life of an instance of a host, with its folder."""
-    for path in sorted(host.path.glob(f"{UNITS}/*/*/{START}")):
+    for path in sorted(itertools.islice(host.path.glob(f"{UNITS}/*/*/{START}"), FOLDERS)):
         folder = path.parent
-        life, (role, _, index) = read_life(folder.name), folder.parent.name.rpartition("-")
+        life, (role, _, text) = read_life(folder.name), folder.parent.name.rpartition("-")
+        index = read_count(text)
         linked = any(one.is_symlink() for one in (folder, *folder.parents[:2]))  # a script could link to another folder
-        if life is None or role not in roles or not index.isdigit() or linked:
+        if life is None or role not in roles or index is None or linked:
             continue
         attempt, reset, incarnation = life
-        yield UnitKey(role=role, attempt=attempt, reset=reset, index=int(index), incarnation=incarnation), folder
+        yield UnitKey(role=role, attempt=attempt, reset=reset, index=index, incarnation=incarnation), folder
 
 
 def _unit(key: UnitKey, folder: Path, host: NodeSeen | None) -> UnitSeen:

@@ -9,7 +9,7 @@ from rallypoint.backends.site import Site
 from rallypoint.report.format import counted
 from rallypoint.report.model import Story
 from rallypoint.report.page.values import Fact, Fault, LogPlace, Page, RoleInstance, RolePart
-from rallypoint.report.page.view import as_of, elastic_facts, fault_of, nodes_and_curves, page_of
+from rallypoint.report.page.view import as_of, elastic_facts, faults_shown, nodes_and_curves, page_of
 from rallypoint.report.roles import RoleJob, RoleStory, faults_of, job_headline, role_stories
 from rallypoint.report.story import story_of
 from rallypoint.supervision.record import JobRecord
@@ -40,8 +40,7 @@ def _parts(roles: tuple[RoleStory, ...]) -> Iterator[RolePart]:
 
 def _with_story(part: RolePart, story: Story) -> RolePart:
     nodes, curves = nodes_and_curves(story)
-    faults = tuple(fault_of(number, i, story.record) for number, i in enumerate(story.details, start=1))
-    return dataclasses.replace(part, facts=elastic_facts(story), faults=faults, nodes=nodes, curves=curves)
+    return dataclasses.replace(part, facts=elastic_facts(story), faults=faults_shown(story), nodes=nodes, curves=curves)
 
 
 def _simple_facts(role: RoleStory) -> Iterator[Fact]:
@@ -113,7 +112,7 @@ def roles_page(
         advice=told.advice,
         live=told.live,
         facts=tuple(_facts(story, roles)),
-        faults=tuple(map(_of_instance, page.faults, story.details)),
+        faults=tuple(map(_of_instance, page.faults, story.details[-len(page.faults) :])),
         goodput=None,
         logs=tuple(_logs(story, roles, site)),
         roles=tuple(_parts(roles)),

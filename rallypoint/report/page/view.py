@@ -15,15 +15,17 @@ from rallypoint.report import timeline
 from rallypoint.report.format import counted, describe_end, describe_who, metrics_text
 from rallypoint.report.hang import evidence_lines
 from rallypoint.report.incidents import ListedIncident, done, judgement, recovered_text
-from rallypoint.report.model import Headline, Mood, Story
+from rallypoint.report.model import Headline, Mood, Span, Story, Timeline
 from rallypoint.report.page.values import Curve, Fact, Fault, Line, LogPlace, NodeRow, Page, Point, RankCell, RolePart
 from rallypoint.report.story import story_of
 from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.trimming import NAME_LIMIT, trim_incident
 from rallypoint.wire.incident import FREE, Cause, Incident
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Event, JobStatus, Member, RankStatus, Sample
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "curves",
     "elastic_facts",
     "fault_of",
+    "faults_shown",
     "keepsake",
     "nodes",
     "nodes_and_curves",
@@ -40,12 +43,17 @@ __all__ = [
 ]
 
 
+#: Metrics that have a curve, and samples of a curve, the newest. The coordinator keeps 3 metrics of a sample, and 96 samples.
+_CURVES, _SAMPLES = 16, 128
+
+
 def curves(status: JobStatus | None) -> tuple[Curve, ...]:
     """Return the curves of the current attempt; without steps there is the size of the world alone."""
     if status is None or not status.samples:
         return ()
-    steps = [sample for sample in status.samples if sample.step is not None]
-    return (*_of_steps(steps), *_of_metrics(steps), _of_world(status))
+    samples = status.samples[-_SAMPLES:]
+    steps = [sample for sample in samples if sample.step is not None]
+    return (*_of_steps(steps), *_of_metrics(steps), _of_world(samples))
 
 
 def _of_steps(steps: Sequence[Sample]) -> Iterator[Curve]:
@@ -71,20 +79,23 @@ def _rate(earlier: Sample, later: Sample) -> float | None:
 
 
 def _of_metrics(steps: Sequence[Sample]) -> Iterator[Curve]:
-    names = dict.fromkeys(name for sample in steps for name in sample.metrics)
-    for name in names:
-        measured = [sample for sample in steps if name in sample.metrics]
-        yield _curve(name, measured, functools.partial(_metric, name), "{:.4g}")
+    measured: dict[str, list[Sample]] = {}
+    for sample in steps:
+        for name in sample.metrics:
+            if name in measured or len(measured) < _CURVES:
+                measured.setdefault(name, []).append(sample)
+    for name, samples in measured.items():
+        yield _curve(name, samples, functools.partial(_metric, name), "{:.4g}")
 
 
 def _metric(name: str, sample: Sample) -> float:
     return sample.metrics[name]
 
 
-def _of_world(status: JobStatus) -> Curve:
-    points = [Point(at=sample.at, value=float(sample.world_size)) for sample in status.samples]
+def _of_world(samples: Sequence[Sample]) -> Curve:
+    points = [Point(at=sample.at, value=float(sample.world_size)) for sample in samples]
     kept = [p for place, p in enumerate(points) if place in {0, len(points) - 1} or p.value != points[place - 1].value]
-    return Curve(name="World size", unit="ranks", points=tuple(kept), last=str(status.samples[-1].world_size), stepped=True)
+    return Curve(name="World size", unit="ranks", points=tuple(kept), last=str(samples[-1].world_size), stepped=True)
 
 
 def _curve(name: str, samples: Sequence[Sample], value: Callable[[Sample], float | None], spelled: str) -> Curve:
@@ -140,7 +151,7 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
         state, mood = _node_state(member, first < len(present) and present[first] in ranks, status)
         yield NodeRow(
             node=member.node,
-            host=member.host,
+            host=clean_text(member.host, NAME_LIMIT),
             incarnation=member.incarnation,
             state=state,
             mood=mood,
@@ -149,7 +160,11 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
         )
     for member in status.waiting:
         yield NodeRow(
-            node=member.node, host=member.host, incarnation=member.incarnation, state="waiting for a round", mood=Mood.BUSY
+            node=member.node,
+            host=clean_text(member.host, NAME_LIMIT),
+            incarnation=member.incarnation,
+            state="waiting for a round",
+            mood=Mood.BUSY,
         )
 
 
@@ -174,8 +189,11 @@ def _node_state(member: Member, heard: bool, status: JobStatus) -> tuple[str, Mo
     return ("trains", Mood.GOOD) if heard else ("no report in this round", Mood.BUSY)
 
 
-#: Lines of the story, the newest; incidents of one role that a task publishes.
-_STORY, _KEPT_FAULTS = 200, 20
+#: Lines of the story, incidents and spans of a lane of the timeline, the newest; incidents of one role that a task publishes.
+_STORY, _FAULTS, _LANE, _KEPT_FAULTS = 200, 200, 500, 20
+
+#: Characters of one text: a supervisor and a coordinator write less, but a script can write the files of its job.
+_TEXT = 2000
 
 
 def as_of(record: JobRecord, status: JobStatus | None) -> float:
@@ -215,23 +233,40 @@ def page_of(
     return Page(
         state=story.headline.state,
         mood=story.headline.mood,
-        title=story.headline.title,
-        advice=story.headline.advice,
+        title=clean_text(story.headline.title, _TEXT),
+        advice=clean_text(story.headline.advice, _TEXT),
         live=story.headline.live,
         as_of=now,
         job=record.name,
         place=label,
         facts=tuple(_facts(story)),
-        timeline=story.timeline,
-        faults=tuple(fault_of(number, i, record) for number, i in enumerate(story.details, start=1)),
+        timeline=_few_spans(story.timeline),
+        faults=faults_shown(story),
         nodes=tuple(nodes(story.status, story.incidents)),
         curves=curves(story.status),
         goodput=story.goodput,
         coming=tuple(_coming(story)),
         story=tuple(_lines(story, tries)),
         logs=tuple(_logs(story, site)),
-        details=tuple(_details(story, tries)),
+        details=tuple(dataclasses.replace(one, text=clean_text(one.text, _TEXT)) for one in _details(story, tries)),
     )
+
+
+def faults_shown(story: Story, most: int = _FAULTS) -> tuple[Fault, ...]:
+    """Return the newest incidents of a story, at most `most`, with the numbers that they have among all."""
+    begin = max(0, len(story.details) - most)
+    return tuple(fault_of(number, i, story.record) for number, i in enumerate(story.details[begin:], start=begin + 1))
+
+
+def _few_spans(timeline: Timeline) -> Timeline:
+    """Return the timeline with lanes and texts that are no longer than those of a job whose files no script has written."""
+    return dataclasses.replace(
+        timeline, phases=_lane(timeline.phases), attempts=_lane(timeline.attempts), rounds=_lane(timeline.rounds)
+    )
+
+
+def _lane(spans: tuple[Span, ...]) -> tuple[Span, ...]:
+    return tuple(dataclasses.replace(span, note=clean_text(span.note, _TEXT)) for span in spans[-_LANE:])
 
 
 def _decision(record: JobRecord, plan: Plan | None) -> Decision | None:
@@ -345,7 +380,8 @@ _CAUSES = {
 
 
 def fault_of(number: int, incident: Incident, record: JobRecord) -> Fault:
-    """Return an incident as the page tells it."""
+    """Return an incident as the page tells it, with texts of the size that they have in a record."""
+    incident = trim_incident(incident, whole=True)
     culprit = incident.culprit
     return Fault(
         number=number,
@@ -403,7 +439,7 @@ def _lines(story: Story, tries: Mapping[str, int]) -> Iterator[Line]:
     known = {line.text for line in lines}
     lines.extend(Line(at=e.at, text=_event_text(e)) for e in events if e.detail not in known)
     for line in sorted(lines, key=lambda line: line.at)[-_STORY:]:
-        yield dataclasses.replace(line, text=_with_tries(line.text, tries))
+        yield dataclasses.replace(line, text=_with_tries(clean_text(line.text, _TEXT), tries))
 
 
 def _coming(story: Story) -> Iterator[Line]:
@@ -428,6 +464,7 @@ def _logs(story: Story, site: Site | None) -> Iterator[LogPlace]:
         if culprit is not None and culprit.rank >= 0 and culprit.rank not in seen and len(seen) < 8:
             seen.add(culprit.rank)
             command = f"{base} --rank {culprit.rank}" if base else ""
-            yield LogPlace(rank=culprit.rank, label=f"{describe_who(culprit)}", path=culprit.log_path, command=command)
+            path, label = clean_text(culprit.log_path, _TEXT), clean_text(describe_who(culprit), NAME_LIMIT)
+            yield LogPlace(rank=culprit.rank, label=label, path=path, command=command)
     if status is not None and status.world and 0 not in seen:
         yield LogPlace(rank=0, label="rank 0", command=f"{base} --rank 0" if base else "")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.supervision.role_records import UnitKey
+from rallypoint.wire.bounds import read_count
 
 __all__ = ["LIVES_KEY", "Life", "Lives", "MadePod", "instance_of", "read_lives", "write_lives"]
 
@@ -115,4 +116,4 @@ def read_lives(text: str) -> dict[str, Life]:
 
 
 def _is_number(text: str) -> bool:
-    return text.isascii() and text.isdecimal()
+    return read_count(text) is not None

@@ -16,6 +16,7 @@ from rallypoint.backends.kubernetes.watching.watch import Target, Watch
 from rallypoint.backends.kubernetes.wrapped import rays, seen
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS, WRAPPING
 from rallypoint.supervision.observation import Components, Told
+from rallypoint.wire.bounds import read_count
 from rallypoint.wire.plan import Kind
 
 __all__ = ["Wrapper", "Wrappers", "wrappers_of"]
@@ -59,7 +60,7 @@ def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
         version=metadata["resourceVersion"],
         job=labels.get(JOB, ""),
         job_uid=labels.get(UID, ""),
-        attempt=int(attempt) if attempt.isdecimal() else 0,
+        attempt=read_count(attempt) or 0,
         told=seen.told(found) if kind is Kind.APPWRAPPER else None,
         components=seen.components(found),
         condition=(rays.condition if kind in RAYS else seen.controller)(WRAPPING[kind].kind, found),

@@ -23,6 +23,7 @@ from rallypoint.backends.local.blueprint import mark
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import PID, WHOLE, read_count
 from rallypoint.wire.env import FUNCTION_FILE, LIFELINE, MACHINE, UNSEEN
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import private_folder
@@ -198,6 +199,7 @@ def _remove_stale(root: Path) -> None:
     """Delete folders of nodes on this machine whose actor was killed."""
     for path in root.glob(f"{_PREFIX}*-*-*-*-*-*"):
         *_, pid, ticks = path.name.split("-")
-        gone = pid.isdigit() and ticks.isdigit() and proc.start_ticks(int(pid)) != int(ticks)
+        number, started = read_count(pid, PID[1]), read_count(ticks, WHOLE[1])
+        gone = number is not None and started is not None and proc.start_ticks(number) != started
         if gone and path.is_dir() and path.stat().st_uid == os.geteuid():
             shutil.rmtree(path, ignore_errors=True)

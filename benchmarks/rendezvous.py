@@ -37,6 +37,7 @@ from rallypoint.backends.certificates import new_files
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build
 
 __all__ = ["main"]
 
@@ -57,7 +58,8 @@ class Met:
 @contextlib.contextmanager
 def coordinator(folder: Path, nodes: int, service: str, *, tls: bool) -> Iterator[tuple[Endpoint, int]]:
     """Run the real coordinator for a world of `nodes`, with certificates where `tls`; yield where it listens and its pid."""
-    plan = Plan(
+    plan = build(
+        Plan,
         name="bench",
         role="worker",
         min_nodes=nodes,

@@ -13,7 +13,7 @@ __all__ = ["configured"]
 
 def configured(plan: Plan, environ: Mapping[str, str]) -> Plan:
     """Return the plan as this node carries it out; it stays as it is where there is nothing to count. Raises `ConfigError`."""
-    if not plan.auto_config:
+    if not plan.devices.auto_config:
         return plan
-    devices = accelerator(plan.accelerator).count(environ)
+    devices = accelerator(plan.devices.accelerator).count(environ)
     return dataclasses.replace(plan, nproc_per_node=devices) if devices else plan

@@ -52,7 +52,7 @@ def node(args: argparse.Namespace) -> int:
         log_folder=_log_folder(plan, args),
         streams=Streams(redirects=STDOUT | STDERR) if pod else Streams.from_plan(plan),
         pod=pod,
-        bounded=pod and not plan.log_dir,
+        bounded=pod and not plan.logs.log_dir,
         cpus=worker_cpus(plan, os.environ),
     )
     for folder in (args.dir, config.folder, config.log_folder):
@@ -75,9 +75,9 @@ def _unseen(text: str) -> int:
 
 
 def _log_folder(plan: Plan, args: argparse.Namespace) -> Path:
-    if not plan.log_dir:
+    if not plan.logs.log_dir:
         return Path(args.dir) / "logs"
-    return Path(plan.log_dir) / plan.name / f"attempt-{args.attempt}" / f"node-{args.node}.{args.incarnation}"
+    return Path(plan.logs.log_dir) / plan.name / f"attempt-{args.attempt}" / f"node-{args.node}.{args.incarnation}"
 
 
 async def _take_part(config: NodeConfig, args: argparse.Namespace, secret: str) -> int:
@@ -103,8 +103,8 @@ async def _work(config: NodeConfig, args: argparse.Namespace, source: EndpointSo
         config = dataclasses.replace(config, plan=plan)
     client = CoordinatorClient(
         source=source,
-        exchange=Exchanges(secret, service_type=config.plan.service_type, tls=config.tls),
-        fence_timeout=plan.fence_timeout,
+        exchange=Exchanges(secret, service_type=config.plan.rendezvous.service_type, tls=config.tls),
+        fence_timeout=plan.rendezvous.fence_timeout,
         attempt=config.attempt,
         lease=plan.lease if plan.orphan_policy is OrphanPolicy.STOP else None,
     )

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeGuard
 from rallypoint.agent.errors import UsageError
 from rallypoint.capabilities import modules
 from rallypoint.wire.arguments import WORDS
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import DeviceSettings, Plan
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
 from rallypoint.wire.sections import known_fields
 
@@ -46,9 +46,11 @@ def add_dlrover_flags(flags: Flags) -> None:
     flags.value(
         "--service-type", default=None, metavar="grpc|http", text="protocol between agent and coordinator (default: http)"
     )
-    flags.value("--xpu-type", default=Plan.xpu_type, metavar="nvidia|ascend", text=WORDS["xpu_type"].text)
+    flags.value("--xpu-type", default=DeviceSettings.xpu_type, metavar="nvidia|ascend", text=WORDS["xpu_type"].text)
     flags.value("--pre-check-ops", default="", metavar="LIST", text=WORDS["pre_check_ops"].text)
-    flags.value("--training-port", default=Plan.training_port, read=int, metavar="PORT", text=WORDS["training_port"].text)
+    flags.value(
+        "--training-port", default=DeviceSettings.training_port, read=int, metavar="PORT", text=WORDS["training_port"].text
+    )
     for name in _SWITCHES:
         flags.switch(WORDS[name].flag, text=WORDS[name].text)
     flags.switch("--auto-config", text="take the number of nodes from $NODE_NUM; one worker per GPU")

@@ -18,7 +18,7 @@ from rallypoint.agent.dlrover_flags import CHOICES as DLROVER_CHOICES
 from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
 from rallypoint.usage import COMPATIBILITY_OPTIONS, HelpFormat
 from rallypoint.wire.arguments import WORDS
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import WorkerSettings
 
 __all__ = ["CHOICES", "NO_ID", "OURS", "REFUSED", "WHY", "WrongVariable", "add_run_flags"]
 
@@ -277,7 +277,7 @@ def _add_processes(flags: _Flags) -> None:
     )
     flags.value(
         "--exit-grace",
-        default=Plan.exit_grace,
+        default=WorkerSettings.exit_grace,
         read=float,
         metavar="S",
         text="seconds that a worker may exist after its script; 0: no limit (default: 10)",

@@ -36,7 +36,7 @@ async def host_or_join(
     shell: Coordinator, options: RunOptions, *, token: str, agreement: Agreement | None, tls: Tls | None = None
 ) -> AsyncIterator[Met]:
     """Serve `shell` to the other agents, or find who does; raises `ConfigError`."""
-    service_type = options.plan.service_type or HTTP
+    service_type = options.plan.rendezvous.service_type or HTTP
     server = Servers(
         shell,
         token=token,

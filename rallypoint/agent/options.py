@@ -24,7 +24,7 @@ from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.node_range import NODE_RANGE_ALLOWED, parse_node_range
-from rallypoint.wire.plan import ElasticMode, Entry, Plan
+from rallypoint.wire.plan import ElasticMode, Entry, Plan, RendezvousSettings
 from rallypoint.wire.sections import build, known_fields
 
 __all__ = ["C10D_PORT", "FENCE_TIMEOUT", "MasterAddress", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
@@ -209,9 +209,9 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         node_replacements=0,  # by hand there is no supervisor that could
         stop_grace=limits.shutdown_timeout(args.shutdown_timeout, env),
         exit_grace=limits.exit_grace(args.exit_grace),
-        join_timeout=bounds.get("join_timeout", Plan.join_timeout),
-        last_call=bounds.get("last_call", Plan.last_call),
-        node_lease=bounds.get("node_lease", Plan.node_lease),
+        join_timeout=bounds.get("join_timeout", RendezvousSettings.join_timeout),
+        last_call=bounds.get("last_call", RendezvousSettings.last_call),
+        node_lease=bounds.get("node_lease", RendezvousSettings.node_lease),
         fence_timeout=bounds.get("fence_timeout", FENCE_TIMEOUT),
         report_interval=limits.interval(args.monitor_interval),
         **known_fields(Plan, hang_detection=int(args.hang_detection), hang_downtime=limits.hang_downtime(args.hang_downtime)),

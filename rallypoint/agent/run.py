@@ -110,7 +110,7 @@ async def take_part(options: RunOptions, logs: Path, shared: Path, *, agreement:
         client = CoordinatorClient(
             source=FixedEndpoint(met.endpoint.host, met.endpoint.port),
             exchange=met.exchange,
-            fence_timeout=options.plan.fence_timeout,
+            fence_timeout=options.plan.rendezvous.fence_timeout,
             attempt=ATTEMPT,
         )
         ending = await NodeAgent(config, client=client, clock=clock).run()

@@ -121,7 +121,7 @@ async def _run(plan: Plan, script: str, variables: Mapping[str, str]) -> tuple[i
         await asyncio.wait({ended, told}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
             _kill(process.pid, signal.SIGTERM)
-            await asyncio.wait({ended}, timeout=plan.stop_grace)
+            await asyncio.wait({ended}, timeout=plan.workers.stop_grace)
             _kill(process.pid, signal.SIGKILL)
         code = await ended
     if code != 0:

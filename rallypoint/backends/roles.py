@@ -73,10 +73,10 @@ def policy_of(plan: Plan) -> ConductorPolicy:
             )
             for role in role_plans(plan)
         ),
-        node_max_restart=plan.node_replacements,
+        node_max_restart=plan.budgets.node_replacements,
         role_max_reset=ROLE_RESETS,
-        job_max_restart=plan.retry_limit,
-        master_max_restart=plan.coordinator_replacements,
+        job_max_restart=plan.budgets.retry_limit,
+        master_max_restart=plan.budgets.coordinator_replacements,
     )
 
 

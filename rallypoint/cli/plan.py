@@ -139,7 +139,7 @@ def _notes(blueprint: Blueprint) -> tuple[str, ...]:
 
 def _in_force(blueprint: Blueprint) -> Mapping[str, int]:
     """Return the settings whose value in the plan is beyond the bounds of a job file, by path."""
-    own, value = blueprint.job.fault_tolerance.retry_limit, blueprint.plan.retry_limit
+    own, value = blueprint.job.fault_tolerance.retry_limit, blueprint.plan.budgets.retry_limit
     return {"fault_tolerance.retry_limit": value} if value != own else {}
 
 

@@ -62,7 +62,7 @@ def role_figures(record: JobRecord, plan: Plan) -> tuple[Fact, ...]:
     """Return the short values of a job with roles."""
     conductor, roles = record.conductor, role_plans(plan)
     restarts = 0 if conductor is None else sum(sum(role.restarts) for role in conductor.roles)
-    attempts = record.attempt + plan.retry_limit - record.retries
+    attempts = record.attempt + plan.budgets.retry_limit - record.retries
     figures = {
         "attempt": f"{record.attempt} of {max(attempts, record.attempt)}" if record.attempt else "-",
         "nodes": "-",
@@ -70,7 +70,7 @@ def role_figures(record: JobRecord, plan: Plan) -> tuple[Fact, ...]:
         "instances": str(sum(role.total for role in roles)),
         "step": "-" if record.progress.step is None else str(record.progress.step),
         "restarts": str(restarts),
-        "resets": f"{record.retries} of {plan.retry_limit}",
+        "resets": f"{record.retries} of {plan.budgets.retry_limit}",
     }
     return tuple(Fact(label=label, text=text) for label, text in figures.items())
 

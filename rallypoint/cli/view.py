@@ -178,7 +178,7 @@ def _resetting(record: JobRecord, plan: Plan, now: float) -> str:
         return f"cleaning up attempt {record.attempt}"
     # The clock is saved now and then; in between it goes on as time does.
     clock = record.clock + max(0.0, now - record.last_now)
-    return f"attempt {record.attempt + 1} starts in {span(gone + plan.retry_pause - clock)}"
+    return f"attempt {record.attempt + 1} starts in {span(gone + plan.grace.retry_pause - clock)}"
 
 
 def _bounds(plan: Plan) -> str:
@@ -191,15 +191,15 @@ def _figures(story: Story, plan: Plan) -> tuple[Fact, ...]:
         return role_figures(record, plan)
     # A retry is counted when the attempt before it has failed.
     begun = record.retries - (record.phase is Phase.RESETTING)
-    attempts = record.attempt + plan.retry_limit - begun
+    attempts = record.attempt + plan.budgets.retry_limit - begun
     figures = {
         "attempt": f"{record.attempt} of {max(attempts, record.attempt)}" if record.attempt else "-",
         "nodes": f"{len(status.world)} of {plan.max_nodes}" if status else "-",
         "world": str(status.world_size) if status else "-",
         "round": str(status.fence.round) if status else "-",
         "step": "-" if step is None else str(step),
-        "restarts": f"{len(story.restarts)} of {plan.max_restarts}",
-        "resets": f"{record.retries} of {plan.retry_limit}",
+        "restarts": f"{len(story.restarts)} of {plan.budgets.max_restarts}",
+        "resets": f"{record.retries} of {plan.budgets.retry_limit}",
     }
     return tuple(Fact(label=label, text=text) for label, text in figures.items())
 

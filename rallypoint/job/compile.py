@@ -19,7 +19,7 @@ from rallypoint.job.role import ELASTIC, Role
 from rallypoint.wire.env import CONFIG
 from rallypoint.wire.function import CALL_MODULE
 from rallypoint.wire.incident import Answer
-from rallypoint.wire.plan import ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Refill
+from rallypoint.wire.plan import Budgets, DeviceSettings, ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Refill
 from rallypoint.wire.sections import build
 
 __all__ = ["compile_plan", "digest"]
@@ -146,7 +146,7 @@ def _budgets(job: ElasticJob) -> dict[str, Any]:
     recovery, refill = job.recovery, job.recovery.refill
     return {
         "retry_limit": job.fault_tolerance.retry_limit,
-        "coordinator_replacements": _or_default(job.master.max_restarts, Plan.coordinator_replacements),
+        "coordinator_replacements": _or_default(job.master.max_restarts, Budgets.coordinator_replacements),
         "no_progress_limit": job.fault_tolerance.no_progress_limit,
         "max_restarts": recovery.max_restarts,
         "node_replacements": recovery.node_replacements,
@@ -211,7 +211,7 @@ def _role(role: Role) -> dict[str, Any]:
         "nproc_per_node": role.nproc_per_node,
         "numa_binding": role.numa_affinity,
         "auto_config": bool(role.auto_config),
-        "accelerator": role.accelerator or Plan.accelerator,
+        "accelerator": role.accelerator or DeviceSettings.accelerator,
         "entry": entry,
         **_called(role, first, rest),
         "workdir": role.workdir,

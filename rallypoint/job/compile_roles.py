@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from fractions import Fraction
 from typing import Any
@@ -14,6 +13,7 @@ from rallypoint.job.role import SIMPLE, InstanceResources, Role
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan, write_share
+from rallypoint.wire.sections import replaced
 
 __all__ = ["ROLE_RESETS", "compile_roles", "has_roles", "one_role"]
 
@@ -36,7 +36,7 @@ def compile_roles(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy
     places = {name: group.name or f"group-{index}" for index, group in enumerate(job.groups) for name in group.roles}
     roles = tuple(_role(role, plan, places.get(role.name, "")) for role, plan in zip(job.roles, plans, strict=True))
     nodes = sum(role.groups for role in roles)
-    return dataclasses.replace(
+    return replaced(
         plans[0],
         role="",
         min_nodes=nodes,
@@ -65,11 +65,11 @@ def one_role(job: ElasticJob, name: str, *, job_name: str) -> ElasticJob:
 def _role(role: Role, plan: Plan, place: str) -> RolePlan:
     total, per_group = counts(role)
     elastic = role.launch != SIMPLE
-    grace = plan.stop_grace + _SLACK
+    grace = plan.workers.stop_grace + _SLACK
     if elastic:
-        resets = 0 if role.on_failure in {"job", "none"} else min(plan.retry_limit, ROLE_RESETS)
-        plan = dataclasses.replace(plan, name=f"{plan.name}-{role.name}", retry_limit=resets)
-        plan = dataclasses.replace(plan, forceful_deletion_grace=grace, deletion_on_failure_grace=0.0)
+        resets = 0 if role.on_failure in {"job", "none"} else min(plan.budgets.retry_limit, ROLE_RESETS)
+        plan = replaced(plan, name=f"{plan.name}-{role.name}", retry_limit=resets)
+        plan = replaced(plan, forceful_deletion_grace=grace, deletion_on_failure_grace=0.0)
     return RolePlan(
         name=role.name,
         elastic=elastic,

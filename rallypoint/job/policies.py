@@ -33,7 +33,18 @@ from rallypoint.job.rules import (
 )
 from rallypoint.job.values import MODULE, RefusedError, read_flag, read_text, read_whole
 from rallypoint.wire.node_range import MAX_WORKERS
-from rallypoint.wire.plan import RULES, ElasticMode, OrphanPolicy, Plan
+from rallypoint.wire.plan import (
+    RULES,
+    Budgets,
+    DeviceSettings,
+    ElasticMode,
+    GracePeriods,
+    OrphanPolicy,
+    Plan,
+    RendezvousSettings,
+    SnapshotSettings,
+    WorkerSettings,
+)
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
 
 __all__ = [
@@ -172,31 +183,31 @@ _MINUTES = Rule(
 class FaultTolerance(Model):
     """What a supervisor does about the job as a whole; grace periods and pauses are AppWrapper's, from 0s to 24h."""
 
-    retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Plan.retry_limit
+    retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Budgets.retry_limit
     """How often the whole job is reset and tried again; `retry_limit + 1` attempts at the most."""
-    admission_grace_period: Annotated[float, _GRACE] = Plan.admission_grace
+    admission_grace_period: Annotated[float, _GRACE] = GracePeriods.admission_grace
     """Until every node exists, from the deployment of an attempt."""
-    warmup_grace_period: Annotated[float, _GRACE] = Plan.warmup_grace
+    warmup_grace_period: Annotated[float, _GRACE] = GracePeriods.warmup_grace
     """Until the first round runs, from the deployment; or until one runs again, from when it stopped running."""
-    failure_grace_period: Annotated[float, _GRACE] = Plan.failure_grace
+    failure_grace_period: Annotated[float, _GRACE] = GracePeriods.failure_grace
     """How long failed nodes that leave fewer than MIN are tolerated, from when the job became unhealthy."""
-    retry_pause_period: Annotated[float, _GRACE] = Plan.retry_pause
+    retry_pause_period: Annotated[float, _GRACE] = GracePeriods.retry_pause
     """Pause between the end of deletion and the next attempt."""
-    forceful_deletion_grace_period: Annotated[float, _GRACE] = Plan.forceful_deletion_grace
+    forceful_deletion_grace_period: Annotated[float, _GRACE] = GracePeriods.forceful_deletion_grace
     """A deletion that is not finished by then is forced."""
-    deletion_on_failure_grace_period: Annotated[float, _GRACE] = Plan.deletion_on_failure_grace
+    deletion_on_failure_grace_period: Annotated[float, _GRACE] = GracePeriods.deletion_on_failure_grace
     """How long the nodes of a job that failed are kept for debugging."""
-    success_ttl: Annotated[float, _TIMEOUT] = Plan.success_ttl
+    success_ttl: Annotated[float, _TIMEOUT] = GracePeriods.success_ttl
     """What is left of a job that succeeded is deleted so long after its success."""
     terminal_exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """A worker or pod that ends with one of these ends the job without a retry."""
     retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """Where there are any, every other code ends the job without a retry. A code in both lists is terminal."""
-    no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Plan.no_progress_limit
+    no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Budgets.no_progress_limit
     """So many attempts in a row without a newer step end the job; 0 is off."""
-    pending_timeout: Annotated[float, _PERIOD] = Plan.pending_timeout
+    pending_timeout: Annotated[float, _PERIOD] = GracePeriods.pending_timeout
     """How long a node may stay pending, from when the first pending one exists; judged as `pending_fail_strategy` says."""
-    pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = Plan.pending_fail_strategy
+    pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = GracePeriods.pending_fail_strategy
     """What nodes pending beyond `pending_timeout` do: -1 no check, 0 a warning, 1 fail the job below MIN, 2 fail it anyway."""
     rules: Annotated[tuple[EndingRule, ...], LIST] = ()
     """Your own answers to ends, asked in their order and before all others."""
@@ -243,19 +254,19 @@ class Recovery(Model):
 
     other_names: ClassVar[Mapping[str, str]] = {"relaunch_on_worker_failure": "node_replacements"}
 
-    max_restarts: Annotated[int, whole(0, unit="restarts")] = Plan.max_restarts
+    max_restarts: Annotated[int, whole(0, unit="restarts")] = Budgets.max_restarts
     """How often workers are restarted for process faults."""
-    node_replacements: Annotated[int, whole(0, unit="replacements")] = Plan.node_replacements
+    node_replacements: Annotated[int, whole(0, unit="replacements")] = Budgets.node_replacements
     """How often the node of one slot is replaced. DLRover's `relaunch_on_worker_failure` is another name of it."""
-    max_hangs: Annotated[int, whole(0, unit="restarts")] = Plan.max_hangs
+    max_hangs: Annotated[int, whole(0, unit="restarts")] = Budgets.max_hangs
     """How often workers are restarted after a hang (a collective that timed out), within one attempt."""
-    replace_delay: Annotated[float, _PERIOD] = Plan.replace_delay
+    replace_delay: Annotated[float, _PERIOD] = GracePeriods.replace_delay
     """Pause before a lost node is replaced."""
-    stop_grace_period: Annotated[float, _PERIOD] = Plan.stop_grace
+    stop_grace_period: Annotated[float, _PERIOD] = WorkerSettings.stop_grace
     """From TERM to KILL when workers are stopped."""
-    exit_grace_period: Annotated[float, duration(most=86400.0)] = Plan.exit_grace
+    exit_grace_period: Annotated[float, duration(most=86400.0)] = WorkerSettings.exit_grace
     """From the end of a worker's script and exit handlers to its KILL; its own exit status counts. 0s is off."""
-    save_at_breakpoint: Annotated[bool, FLAG] = Plan.save_at_breakpoint
+    save_at_breakpoint: Annotated[bool, FLAG] = SnapshotSettings.save_at_breakpoint
     """The last snapshot in memory is persisted when a worker died; with `Checkpoints` one is taken at each step."""
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
     """`ucp`: the next round waits until the last snapshot is in storage and proven, but not for ever (DLRover's argument)."""
@@ -283,17 +294,17 @@ class Recovery(Model):
 class Rendezvous(Model):
     """How nodes find each other."""
 
-    join_timeout: Annotated[float, _TIMEOUT] = Plan.join_timeout
+    join_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.join_timeout
     """How long a round may wait for MIN nodes, from when it is first asked for."""
-    last_call_timeout: Annotated[float, _PERIOD] = Plan.last_call
+    last_call_timeout: Annotated[float, _PERIOD] = RendezvousSettings.last_call
     """How long a round that has MIN nodes still waits for MAX."""
-    fence_timeout: Annotated[float, _TIMEOUT] = Plan.fence_timeout
+    fence_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.fence_timeout
     """An agent that reaches no coordinator for this long stops its workers."""
     port: Annotated[int, whole(0, 65535)] = 0
     """Where the coordinator listens; 0 takes a free port."""
     service_type: Annotated[str, SERVICE_TYPE] = ""
     """How agents speak with the coordinator: `grpc`, or `http`. Without it gRPC where grpcio is there, and else HTTP."""
-    training_port: Annotated[int, whole(1024, 65520)] = Plan.training_port
+    training_port: Annotated[int, whole(1024, 65520)] = DeviceSettings.training_port
     """From here on all nodes look for ports of the workers' own; for `accelerator: ascend-npu` alone (DLRover's argument)."""
 
 
@@ -302,9 +313,9 @@ class _Health(Model):
 
     other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
 
-    node_lease: Annotated[float, _TIMEOUT] = Plan.node_lease
+    node_lease: Annotated[float, _TIMEOUT] = RendezvousSettings.node_lease
     """An agent that says nothing for this long is lost."""
-    report_interval: Annotated[float, _TIMEOUT] = Plan.report_interval
+    report_interval: Annotated[float, _TIMEOUT] = RendezvousSettings.report_interval
     """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
     A worker that ends is reported at once, whatever the period. Between reports the agent sends a heartbeat at least once per
     second, so a silent agent is detected within two seconds."""

@@ -12,7 +12,7 @@ from rallypoint.job.part import Model
 from rallypoint.job.role import Role
 from rallypoint.job.rules import MOST_RESETS, Rule, choice
 from rallypoint.profiles import PACKAGES, part_of
-from rallypoint.wire.plan import Plan, Profile
+from rallypoint.wire.plan import Budgets, GracePeriods, Plan, Profile, RendezvousSettings
 
 __all__ = [
     "MOST_RESETS",
@@ -44,22 +44,22 @@ PROFILE = Rule(
 
 #: Defaults of the policies by their path in the document. The models' own defaults are those of `ladder`.
 _LADDER: Mapping[str, Any] = {
-    "fault_tolerance.retry_limit": Plan.retry_limit,
-    "fault_tolerance.admission_grace_period": Plan.admission_grace,
-    "fault_tolerance.warmup_grace_period": Plan.warmup_grace,
-    "fault_tolerance.failure_grace_period": Plan.failure_grace,
-    "fault_tolerance.retry_pause_period": Plan.retry_pause,
-    "fault_tolerance.forceful_deletion_grace_period": Plan.forceful_deletion_grace,
-    "fault_tolerance.deletion_on_failure_grace_period": Plan.deletion_on_failure_grace,
-    "fault_tolerance.success_ttl": Plan.success_ttl,
-    "fault_tolerance.no_progress_limit": Plan.no_progress_limit,
-    "fault_tolerance.pending_timeout": Plan.pending_timeout,
-    "fault_tolerance.pending_fail_strategy": Plan.pending_fail_strategy,
-    "recovery.max_restarts": Plan.max_restarts,
-    "recovery.node_replacements": Plan.node_replacements,
-    "recovery.max_hangs": Plan.max_hangs,
-    "health.node_lease": Plan.node_lease,
-    "health.report_interval": Plan.report_interval,
+    "fault_tolerance.retry_limit": Budgets.retry_limit,
+    "fault_tolerance.admission_grace_period": GracePeriods.admission_grace,
+    "fault_tolerance.warmup_grace_period": GracePeriods.warmup_grace,
+    "fault_tolerance.failure_grace_period": GracePeriods.failure_grace,
+    "fault_tolerance.retry_pause_period": GracePeriods.retry_pause,
+    "fault_tolerance.forceful_deletion_grace_period": GracePeriods.forceful_deletion_grace,
+    "fault_tolerance.deletion_on_failure_grace_period": GracePeriods.deletion_on_failure_grace,
+    "fault_tolerance.success_ttl": GracePeriods.success_ttl,
+    "fault_tolerance.no_progress_limit": Budgets.no_progress_limit,
+    "fault_tolerance.pending_timeout": GracePeriods.pending_timeout,
+    "fault_tolerance.pending_fail_strategy": GracePeriods.pending_fail_strategy,
+    "recovery.max_restarts": Budgets.max_restarts,
+    "recovery.node_replacements": Budgets.node_replacements,
+    "recovery.max_hangs": Budgets.max_hangs,
+    "health.node_lease": RendezvousSettings.node_lease,
+    "health.report_interval": RendezvousSettings.report_interval,
 }
 
 #: AppWrapper replaces no pod and knows no training steps; its warm-up period limits pods that stay pending.

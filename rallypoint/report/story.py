@@ -58,7 +58,7 @@ def story_of(
     """
     status = current_status(record, status)
     listed, details = list_incidents(record, status), incidents_of(record, status)
-    loss = _loss(record, listed, details, now, None if plan is None else plan.retry_limit)
+    loss = _loss(record, listed, details, now, None if plan is None else plan.budgets.retry_limit)
     quiet = silence(status, status_age)
     deadlines = tuple(sorted((*_deadlines(decision, now), *clocks), key=lambda deadline: deadline.at))
     work = timeline.work(record, status, details, until=now)
@@ -67,7 +67,7 @@ def story_of(
         status=status,
         progress=_latest_progress(record, status),
         headline=headline(record, status, details, faults=loss.faults, quiet=quiet),
-        standing=_standing(record, None if plan is None else plan.retry_limit),
+        standing=_standing(record, None if plan is None else plan.budgets.retry_limit),
         silence=quiet,
         conditions=tuple(_conditions(record, quiet)),
         incidents=listed,
@@ -246,7 +246,7 @@ def _restarts(record: JobRecord, details: Iterable[Incident], plan: Plan | None)
     """Return the faults of this attempt that a restart of the workers answered: the one after the budget is none of them."""
     faults = (i for i in details if i.cause is Cause.PROCESS and i.id.attempt == record.attempt)
     ordered = tuple(sorted(faults, key=lambda i: i.detected_at))
-    return ordered if plan is None else ordered[: plan.max_restarts]
+    return ordered if plan is None else ordered[: plan.budgets.max_restarts]
 
 
 def _unhealed(record: JobRecord, incidents: Iterable[Incident], now: float) -> Iterator[tuple[float, float]]:

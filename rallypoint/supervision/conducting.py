@@ -104,11 +104,11 @@ def final(unit: UnitSeen, plan: Plan) -> str:
     Only what the job says counts (`fault_tolerance`), not the table of causes.
     """
     code = unit.exit_code
-    told = plan.end_rules or plan.terminal_exit_codes or plan.retryable_exit_codes
+    told = plan.failures.end_rules or plan.failures.terminal_exit_codes or plan.failures.retryable_exit_codes
     if unit.state is not UnitState.FAILED or code is None or not told:
         return ""
     end = End(codes=(code if code >= 0 else _SIGNALLED - code,), error=unit.reason)
-    rules, terminal, retryable = plan.end_rules, plan.terminal_exit_codes, plan.retryable_exit_codes
+    rules, terminal, retryable = plan.failures.end_rules, plan.failures.terminal_exit_codes, plan.failures.retryable_exit_codes
     judged = judge(end, rules=rules, terminal=terminal, retryable=retryable)
     decided = any(judged.rule.startswith(word) for word in ("rule ", "exit code "))
     return judged.rule if decided and judged.answer is Answer.FAIL_NOW else ""

@@ -8,7 +8,8 @@ from typing import ClassVar
 
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.bounds import BUDGET
-from rallypoint.wire.plan import EndRule, Kind, Plan, Profile, Refill, Scheduling
+from rallypoint.wire.fields import values_of
+from rallypoint.wire.plan import Budgets, EndRule, GracePeriods, Kind, Plan, Profile, Refill, Scheduling
 from rallypoint.wire.size import Size
 
 __all__ = ["Policy", "kept_for"]
@@ -54,32 +55,32 @@ class Policy:
 
     min_nodes: int
     max_nodes: int
-    retry_limit: int = Plan.retry_limit
-    node_replacements: int = Plan.node_replacements
-    replace_delay: float = Plan.replace_delay
-    admission_grace: float = Plan.admission_grace
-    warmup_grace: float = Plan.warmup_grace
-    failure_grace: float = Plan.failure_grace
-    retry_pause: float = Plan.retry_pause
-    forceful_deletion_grace: float = Plan.forceful_deletion_grace
+    retry_limit: int = Budgets.retry_limit
+    node_replacements: int = Budgets.node_replacements
+    replace_delay: float = GracePeriods.replace_delay
+    admission_grace: float = GracePeriods.admission_grace
+    warmup_grace: float = GracePeriods.warmup_grace
+    failure_grace: float = GracePeriods.failure_grace
+    retry_pause: float = GracePeriods.retry_pause
+    forceful_deletion_grace: float = GracePeriods.forceful_deletion_grace
     leave_grace: float = 15.0
     profile: Profile = Profile.LADDER
     wrapped: bool = False
     followed: bool = False
-    deletion_on_failure_grace: float = Plan.deletion_on_failure_grace
-    success_ttl: float = Plan.success_ttl
+    deletion_on_failure_grace: float = GracePeriods.deletion_on_failure_grace
+    success_ttl: float = GracePeriods.success_ttl
     terminal_exit_codes: tuple[int, ...] = ()
     retryable_exit_codes: tuple[int, ...] = ()
-    pending_timeout: float = Plan.pending_timeout
-    pending_fail_strategy: int = Plan.pending_fail_strategy
-    node_refill: Refill = Plan.node_refill
-    reset_refill: Refill = Plan.reset_refill
+    pending_timeout: float = GracePeriods.pending_timeout
+    pending_fail_strategy: int = GracePeriods.pending_fail_strategy
+    node_refill: Refill = Budgets.node_refill
+    reset_refill: Refill = Budgets.reset_refill
     no_progress_limit: int = 0
     end_rules: tuple[EndRule, ...] = ()
     scheduling: Scheduling | None = None
     fence: float = 615.0
     max_gap: float = 120.0
-    coordinator_replacements: int = Plan.coordinator_replacements
+    coordinator_replacements: int = Budgets.coordinator_replacements
 
     def sized(self, size: Size | None) -> Policy:
         """Return the policy for a job that is wanted with other bounds than its plan's."""
@@ -90,14 +91,14 @@ class Policy:
     @classmethod
     def from_plan(cls, plan: Plan) -> Policy:
         """Return the policy that a plan asks for."""
-        named = {field.name for field in dataclasses.fields(plan)}
-        shared = {field.name: getattr(plan, field.name) for field in dataclasses.fields(cls) if field.name in named}
+        known = dict(values_of(plan, Plan))
+        shared = {field.name: known[field.name] for field in dataclasses.fields(cls) if field.name in known}
         return cls(
             **shared,
             wrapped=plan.kind is not Kind.PODS,
             followed=plan.kind is Kind.APPWRAPPER,
-            leave_grace=plan.stop_grace + 5.0,
-            fence=plan.fence_timeout + plan.stop_grace,
+            leave_grace=plan.workers.stop_grace + 5.0,
+            fence=plan.rendezvous.fence_timeout + plan.workers.stop_grace,
         )
 
 

@@ -16,8 +16,8 @@ allocate and repeat by it. A class names the least and the most of some of its f
 length of a collection or text, and with `[]` after the name the numbers in a collection. All other numbers are within
 `bounds.COUNT`, and all other collections have at most `bounds.VALUES` items.
 
-The sections of a record (`rallypoint.wire.sections`) are written beside its fixed fields, and a key that no section knows is
-kept: there alone an unknown field is no error in our own version.
+The groups and sections of a record (`rallypoint.wire.sections`) are written beside its fixed fields, and a key that no section
+knows is kept: there alone an unknown field is no error in our own version.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ from rallypoint.wire import sanitize
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.fields import (
     defaults_of,
-    fixed_fields,
     free_fields,
     has_sections,
     is_message,
     is_reported,
-    sections_of,
+    values_of,
 )
 from rallypoint.wire.readers import Unexpected, joined, key_of, reader_of
 
@@ -128,7 +127,7 @@ def _plain(value: Any, *, reported: bool) -> Any:
         free = free_fields(kind) if reported else ()
         plain = {
             name: sanitize.clean(item) if name in free else _plain(item, reported=reported)
-            for name, item in _items(value, kind)
+            for name, item in values_of(value, kind)
         }
         return plain | _unknown(value, kind, reported=reported) if has_sections(kind) else plain
     if isinstance(value, enum.Enum):
@@ -196,7 +195,7 @@ def dumps_lines(value: Any) -> str:
     kind: Any = type(value)
     reported = is_reported(kind)
     free = free_fields(kind) if reported else ()
-    for name, field in (*_items(value, kind), *_unknown(value, kind, reported=reported).items()):
+    for name, field in (*values_of(value, kind), *_unknown(value, kind, reported=reported).items()):
         if name in free:
             text = _encode(sanitize.clean(field))
         elif isinstance(field, tuple) and field:
@@ -225,21 +224,12 @@ def _slim(value: Any, *, reported: bool) -> Any:
     free = free_fields(kind) if reported else ()
     told = {}
     defaults = defaults_of(kind)
-    for name, item in _items(value, kind):
+    for name, item in values_of(value, kind):
         default = defaults[name]
         # Of another type it is no default: 0 and False are equal, but not the same word.
         if item is not default and (type(item) is not type(default) or item != default):
             told[name] = sanitize.clean(item) if name in free else _slim(item, reported=reported)
     return told | _unknown(value, kind, reported=reported) if has_sections(kind) else told
-
-
-def _items(value: Any, kind: Any) -> list[tuple[str, Any]]:
-    """Return each field of a dataclass with its value: the fixed ones, and those of all sections."""
-    items = [(name, getattr(value, name)) for name in fixed_fields(kind)]
-    for section in sections_of(kind):
-        of_section = section.of(value)
-        items += ((name, getattr(of_section, name)) for name in defaults_of(section))
-    return items
 
 
 def _unknown(value: Any, kind: Any, *, reported: bool) -> dict[str, Any]:

@@ -5,11 +5,22 @@ from __future__ import annotations
 import dataclasses
 import functools
 import typing
+from collections.abc import Iterable
 from typing import Any
 
 from rallypoint.wire import sections
 
-__all__ = ["defaults_of", "fixed_fields", "free_fields", "has_sections", "hints_of", "is_message", "is_reported", "sections_of"]
+__all__ = [
+    "defaults_of",
+    "fixed_fields",
+    "free_fields",
+    "has_sections",
+    "hints_of",
+    "is_message",
+    "is_reported",
+    "sections_of",
+    "values_of",
+]
 
 
 @functools.cache
@@ -38,10 +49,10 @@ def sections_of(kind: Any) -> tuple[Any, ...]:
 
 @functools.cache
 def hints_of(kind: Any) -> dict[str, Any]:
-    """Return the types of the fields of a dataclass, those of its sections included."""
+    """Return the types of the fields of a dataclass, those of its groups and sections included."""
     hints = typing.get_type_hints(kind)
-    own = {name: hints[name] for name in fixed_fields(kind)}
-    return own | {name: hint for section in sections_of(kind) for name, hint in hints_of(section).items()}
+    parts = (*sections.groups_of(kind).values(), *sections_of(kind))
+    return {name: hints[name] for name in fixed_fields(kind)} | _merged(hints_of(part) for part in parts)
 
 
 @functools.cache
@@ -52,15 +63,30 @@ def free_fields(kind: Any) -> frozenset[str]:
 
 @functools.cache
 def fixed_fields(cls: Any) -> tuple[str, ...]:
-    """Return the names of the fields of a dataclass, without those of its sections."""
-    return tuple(field.name for field in dataclasses.fields(cls) if field.name != sections.FIELD)
+    """Return the names of the fields of a dataclass, without those of its groups and sections."""
+    others = {sections.FIELD, *sections.groups_of(cls)}
+    return tuple(field.name for field in dataclasses.fields(cls) if field.name not in others)
 
 
 @functools.cache
 def defaults_of(cls: Any) -> dict[str, Any]:
-    """Return the fields of a dataclass and of its sections with their defaults: a value of its own for one that has none."""
-    own = {f.name: _default(f) for f in dataclasses.fields(cls) if f.name != sections.FIELD}
-    return own | {name: default for section in sections_of(cls) for name, default in defaults_of(section).items()}
+    """Return the fields of a dataclass, of its groups and sections with their defaults: `MISSING` for one that has none."""
+    defaults = {field.name: _default(field) for field in dataclasses.fields(cls)}
+    parts = (*sections.groups_of(cls).values(), *sections_of(cls))
+    return {name: defaults[name] for name in fixed_fields(cls)} | _merged(defaults_of(part) for part in parts)
+
+
+def values_of(value: Any, kind: Any) -> list[tuple[str, Any]]:
+    """Return each field of a dataclass with its value: its own ones, and those of its groups and sections."""
+    items = [(name, getattr(value, name)) for name in fixed_fields(kind)]
+    parts = [(getattr(value, name), cls) for name, cls in sections.groups_of(kind).items()]
+    for part, cls in (*parts, *((section.of(value), section) for section in sections_of(kind))):
+        items += ((name, getattr(part, name)) for name in fixed_fields(cls))
+    return items
+
+
+def _merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    return {name: value for part in parts for name, value in part.items()}
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:

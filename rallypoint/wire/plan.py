@@ -12,22 +12,30 @@ from typing import Any, ClassVar
 from rallypoint.wire.bounds import BUDGET, WHOLE
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS
-from rallypoint.wire.sections import NO_SECTIONS, Sections
+from rallypoint.wire.sections import NO_SECTIONS, Group, Sections
 
 __all__ = [
     "PATTERN_LENGTH",
     "PLAN_VERSION",
     "ROLES",
     "RULES",
+    "Budgets",
+    "DeviceSettings",
     "ElasticMode",
     "EndRule",
     "Entry",
+    "FailureRules",
+    "GracePeriods",
     "Kind",
+    "LogSettings",
     "OrphanPolicy",
     "Plan",
     "Profile",
     "Refill",
+    "RendezvousSettings",
     "Scheduling",
+    "SnapshotSettings",
+    "WorkerSettings",
 ]
 
 PLAN_VERSION = 2
@@ -154,8 +162,191 @@ class Scheduling:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GracePeriods(Group):
+    """Periods that the supervisor waits for, in seconds.
+
+    Attributes:
+        replace_delay: pause before a lost node is replaced.
+        admission_grace, warmup_grace, failure_grace, retry_pause, forceful_deletion_grace: AppWrapper's periods.
+        deletion_on_failure_grace: a failed job's nodes stay so long for debugging; 0 deletes them at once.
+        success_ttl: what is left of a job that succeeded is deleted so long after its success.
+        pending_timeout: how long a node may stay pending from when it exists; 0 is off.
+        pending_fail_strategy: -1 no check at all, 0 only a warning, 1 fails the job when fewer than `min_nodes` run,
+            2 when any node is still pending.
+    """
+
+    replace_delay: float = 0.0
+    admission_grace: float = 60.0
+    warmup_grace: float = 300.0
+    failure_grace: float = 60.0
+    retry_pause: float = 90.0
+    forceful_deletion_grace: float = 600.0
+    deletion_on_failure_grace: float = 0.0
+    success_ttl: float = 604800.0
+    pending_timeout: float = 900.0
+    pending_fail_strategy: int = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Budgets(Group):
+    """Limits of recovery.
+
+    Attributes:
+        max_restarts: restarts of the workers for process faults, within one attempt.
+        node_replacements: replacements of the node of one slot, within one attempt.
+        retry_limit: job resets; a job has at most `retry_limit + 1` attempts.
+        max_hangs: hangs that are answered by a restart, within one attempt.
+        no_progress_limit: so many attempts in a row without a newer step end the job; 0 is off.
+        coordinator_replacements: coordinators that may be lost within one attempt.
+        process_refill, node_refill, hang_refill, reset_refill: when the faults of each budget stop to count.
+    """
+
+    limits: ClassVar = {
+        "max_restarts": BUDGET,
+        "node_replacements": BUDGET,
+        "retry_limit": BUDGET,
+        "max_hangs": BUDGET,
+        "no_progress_limit": BUDGET,
+        "coordinator_replacements": BUDGET,
+    }
+
+    max_restarts: int = 3
+    node_replacements: int = 3
+    retry_limit: int = 3
+    max_hangs: int = 3
+    no_progress_limit: int = 3
+    coordinator_replacements: int = 100
+    process_refill: Refill = Refill()
+    node_refill: Refill = Refill()
+    hang_refill: Refill = Refill()
+    reset_refill: Refill = Refill()
+
+
+@dataclass(frozen=True, kw_only=True)
+class FailureRules(Group):
+    """The user's rules for failures.
+
+    Attributes:
+        terminal_exit_codes, retryable_exit_codes: a code of the first, or one that is not in the second where that is not
+            empty, ends the job without a retry.
+        end_rules: the user's own rules for how an end is answered.
+        failover_extension: `module::Class` that decides first; "" is none.
+    """
+
+    limits: ClassVar = {"end_rules": (0, RULES)}
+
+    terminal_exit_codes: tuple[int, ...] = ()
+    retryable_exit_codes: tuple[int, ...] = ()
+    end_rules: tuple[EndRule, ...] = ()
+    failover_extension: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LogSettings(Group):
+    """Logs of the workers.
+
+    Attributes:
+        log_dir: folder of the logs of the ranks; "" is inside the job's own folder.
+        redirects, tee: `0` none, `1` stdout, `2` stderr, `3` both, as torchrun numbers them.
+        log_tail: lines of a culprit's log kept with its incident.
+    """
+
+    log_dir: str = ""
+    redirects: int = 3
+    tee: int = 0
+    log_tail: int = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class RendezvousSettings(Group):
+    """How agents and coordinator form rounds.
+
+    Attributes:
+        join_timeout: how long a round may wait for `min_nodes`, counted from the first request for it.
+        last_call: how long a round that has `min_nodes` still waits for `max_nodes`.
+        node_lease: an agent that sends nothing for this long is lost.
+        fence_timeout: an agent that reaches no coordinator for this long stops its workers.
+        coordinator_port: 0 takes a free one.
+        report_interval: period of an agent's reports of progress while nothing happens.
+        service_type: protocol between agents and coordinator: `grpc`, `http`; "" is gRPC wherever both ends have grpcio, and
+            HTTP elsewhere, with a line in the log.
+    """
+
+    join_timeout: float = 600.0
+    last_call: float = 30.0
+    node_lease: float = 3.0
+    fence_timeout: float = 600.0
+    coordinator_port: int = 0
+    report_interval: float = 1.0
+    service_type: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings(Group):
+    """How workers start and end.
+
+    Attributes:
+        standbys: forks of a node's zygote that wait, warm, to become workers; 0 is none, None as many as `nproc_per_node`.
+        preload: modules that the zygote imports beside torch and what it learns from the script.
+        start_method: `fork` is by the zygote, `spawn` and `forkserver` start every worker as a program; "" leaves the choice to
+            the agent.
+        stop_grace: seconds from SIGTERM to SIGKILL when workers are stopped.
+        exit_grace: seconds that a finished worker has for the teardown of its interpreter; its own status counts. 0 is off.
+        virtual_local_rank: LOCAL_RANK is 0 in every worker, and each sees its own GPU alone, as torchrun's flag has it.
+        numa_binding: workers are bound to the CPUs near their GPU: `node`, `socket`, `exclusive`, `core-complex`; "" is not.
+    """
+
+    standbys: int | None = None
+    preload: tuple[str, ...] = ()
+    start_method: str = ""
+    stop_grace: float = 10.0
+    exit_grace: float = 10.0
+    virtual_local_rank: bool = False
+    numa_binding: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceSettings(Group):
+    """Devices of a node.
+
+    Attributes:
+        accelerator: kind of the devices: `nvidia.com/gpu`, `ascend-npu` or `cpu`.
+        xpu_type: tools that measure how busy they are: `nvidia` or `ascend`.
+        training_port: first port of the search for a range of free ports for the workers, the same on all nodes; for
+            `ascend-npu` alone.
+        auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
+    """
+
+    accelerator: str = "nvidia.com/gpu"
+    xpu_type: str = "nvidia"
+    training_port: int = 60000
+    auto_config: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotSettings(Group):
+    """Snapshots in memory.
+
+    Attributes:
+        save_at_breakpoint: the agents persist the last snapshot in memory when a worker dies.
+        elastic_mode: what happens between two rounds.
+        replica_every: snapshots of steps that are a multiple of it are kept on another node, too; 0 is none.
+        replica_limit: bytes that a node keeps of other nodes' snapshots at the most.
+    """
+
+    limits: ClassVar = {"replica_every": WHOLE, "replica_limit": WHOLE}
+
+    save_at_breakpoint: bool = False
+    elastic_mode: ElasticMode = ElasticMode.BASE
+    replica_every: int = 0
+    replica_limit: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One role of a job, ready to run.
+
+    The fields of its groups and sections stand flat in JSON; `sections.build` and `sections.replaced` take them flat.
 
     Attributes:
         version: of this form.
@@ -172,63 +363,24 @@ class Plan:
             MASTER_ADDR and MASTER_PORT. Workers start in the folder and with the exported variables that it ends with: `cd` and
             `export` count.
         checkpoint_dir: told to workers as RALLYPOINT_CHECKPOINT_DIR; "" when the job names none.
-        join_timeout: how long a round may wait for `min_nodes`, counted from when the round is first asked for.
-        last_call: how long a round that has `min_nodes` still waits for `max_nodes`.
-        node_lease: an agent that says nothing for this long is lost.
-        fence_timeout: an agent that reaches no coordinator for this long stops its workers.
-        coordinator_port: 0 takes a free one.
-        report_interval: period of an agent's reports of progress while nothing happens.
-        max_restarts: how often workers are restarted for process faults, within one attempt.
-        node_replacements: how often the node of one slot is replaced, within one attempt.
-        replace_delay: pause before a lost node is replaced.
-        stop_grace: TERM to KILL when workers are stopped.
-        exit_grace: seconds that a finished worker has for the teardown of its interpreter; its own status counts. 0 is off.
-        retry_limit: job resets; `retry_limit + 1` attempts at the most.
-        admission_grace, warmup_grace, failure_grace, retry_pause, forceful_deletion_grace: AppWrapper's periods.
         profile: whose rules hold.
-        deletion_on_failure_grace: a failed job's nodes stay so long for debugging; 0 deletes them at once.
-        success_ttl: what is left of a job that succeeded is deleted so long after its success.
-        terminal_exit_codes, retryable_exit_codes: a code of the first, or one that is not in the second where that is not
-            empty, ends the job without a retry.
-        pending_timeout: how long a node may stay pending from when it exists; 0 is off.
-        pending_fail_strategy: -1 no check at all, 0 only a warning, 1 fails the job when fewer than `min_nodes` run,
-            2 when any node is still pending.
-        max_hangs: hangs that are answered by a restart, within one attempt.
-        process_refill, node_refill, hang_refill, reset_refill: when the faults of each budget stop to count.
-        no_progress_limit: so many attempts in a row without a newer step end the job; 0 is off.
-        end_rules: the user's own rules for how an end is answered.
-        failover_extension: `module::Class` that is asked first; "" is none.
         lease: a job that nobody has supervised for so long applies its `orphan_policy`.
         scheduling: MindCluster's settings; None in the other profiles.
-        standbys: forks of a node's zygote that wait, warm, to become workers; 0 is none, None as many as `nproc_per_node`.
-        preload: modules that the zygote imports beside torch and what it learns from the script.
-        save_at_breakpoint: a node's agent persists the last snapshot in memory when one of its workers died.
-        elastic_mode: what happens between two rounds.
-        start_method: `fork` is by the zygote, `spawn` and `forkserver` start every worker as a program; "" leaves the choice to
-            the agent.
-        log_dir: where per-rank logs go; "" is inside the job's own folder.
-        redirects, tee: `0` none, `1` stdout, `2` stderr, `3` both, as torchrun numbers them.
-        log_tail: lines of a culprit's log kept with its incident.
-        save_at_breakpoint: the agents persist the last snapshot in memory when a worker dies.
-        elastic_mode: what happens between two rounds.
-        replica_every: snapshots of steps that are a multiple of it are kept on another node, too; 0 is none.
-        replica_limit: bytes that a node keeps of other nodes' snapshots at the most.
-        virtual_local_rank: LOCAL_RANK is 0 in every worker, and each sees its own GPU alone, as torchrun's flag has it.
-        numa_binding: workers are bound to the CPUs near their GPU: `node`, `socket`, `exclusive`, `core-complex`; "" is not.
-        service_type: how agents speak with the coordinator: `grpc`, `http`; "" is gRPC wherever both ends have grpcio, and HTTP
-            elsewhere, with a line in the log.
-        accelerator: what a node's devices are: `nvidia.com/gpu`, `ascend-npu` or `cpu`.
-        xpu_type: whose tools say how busy they are: `nvidia` or `ascend`.
-        training_port: where all nodes look for a range of free ports for the workers' own use; for `ascend-npu` alone.
-        auto_config: each node has as many workers as it has devices, where it has any, in the place of `nproc_per_node`.
         tls: how the parts of the job secure their connections: `auto`, `secret:NAME`; "" does not (wire/tls.py).
         network_policy: "" creates no NetworkPolicy; `on`, or the networks of the API server, separated by commas.
-        coordinator_replacements: coordinators that may be lost within one attempt.
         insecure_token: agents that another controller's pods start do without a secret.
         rpc_pickle: calls between roles may contain pickles.
         job: the job that this is the elastic role of; "" for a job of its own.
         queue_group, queue_group_total: of an elastic role of a job in a Kueue queue: the pod group of that job, its size.
         roles: of a job with several or simple ones, as JSON (wire/role_plans.py); all other fields then hold for the whole job.
+        grace: periods of the supervisor.
+        budgets: limits of recovery.
+        failures: rules for failures.
+        logs: logs of the workers.
+        rendezvous: how agents and coordinator form rounds.
+        workers: how workers start and end.
+        devices: devices of a node.
+        snapshots: snapshots in memory.
         sections: settings of optional capabilities (wire/sections.py).
     """
 
@@ -239,16 +391,7 @@ class Plan:
         "max_nodes": (0, MAX_NODES),
         "node_unit": (0, MAX_NODES),
         "nproc_per_node": (0, MAX_WORKERS),
-        "end_rules": (0, RULES),
         "roles": (0, ROLES),
-        "max_restarts": BUDGET,
-        "node_replacements": BUDGET,
-        "retry_limit": BUDGET,
-        "max_hangs": BUDGET,
-        "no_progress_limit": BUDGET,
-        "coordinator_replacements": BUDGET,
-        "replica_every": WHOLE,
-        "replica_limit": WHOLE,
     }
 
     version: int = PLAN_VERSION
@@ -267,66 +410,24 @@ class Plan:
     workdir: str = ""
     setup: tuple[str, ...] = ()
     checkpoint_dir: str = ""
-    join_timeout: float = 600.0
-    last_call: float = 30.0
-    node_lease: float = 3.0
-    fence_timeout: float = 600.0
-    coordinator_port: int = 0
-    report_interval: float = 1.0
-    max_restarts: int = 3
-    node_replacements: int = 3
-    replace_delay: float = 0.0
-    stop_grace: float = 10.0
-    exit_grace: float = 10.0
-    retry_limit: int = 3
-    admission_grace: float = 60.0
-    warmup_grace: float = 300.0
-    failure_grace: float = 60.0
-    retry_pause: float = 90.0
-    forceful_deletion_grace: float = 600.0
     profile: Profile = Profile.LADDER
-    deletion_on_failure_grace: float = 0.0
-    success_ttl: float = 604800.0
-    terminal_exit_codes: tuple[int, ...] = ()
-    retryable_exit_codes: tuple[int, ...] = ()
-    pending_timeout: float = 900.0
-    pending_fail_strategy: int = 1
-    max_hangs: int = 3
-    process_refill: Refill = Refill()
-    node_refill: Refill = Refill()
-    hang_refill: Refill = Refill()
-    reset_refill: Refill = Refill()
-    no_progress_limit: int = 3
-    end_rules: tuple[EndRule, ...] = ()
-    failover_extension: str = ""
     lease: float = 3600.0
     orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE
     scheduling: Scheduling | None = None
-    standbys: int | None = None
-    preload: tuple[str, ...] = ()
-    save_at_breakpoint: bool = False
-    elastic_mode: ElasticMode = ElasticMode.BASE
-    replica_every: int = 0
-    replica_limit: int = 0
-    start_method: str = ""
-    log_dir: str = ""
-    redirects: int = 3
-    tee: int = 0
-    log_tail: int = 20
-    virtual_local_rank: bool = False
-    numa_binding: str = ""
-    service_type: str = ""
-    accelerator: str = "nvidia.com/gpu"
-    xpu_type: str = "nvidia"
-    training_port: int = 60000
-    auto_config: bool = False
     insecure_token: bool = False
     tls: str = ""
     network_policy: str = ""
-    coordinator_replacements: int = 100
     rpc_pickle: bool = False
     job: str = ""
     queue_group: str = ""
     queue_group_total: int = 0
     roles: tuple[dict[str, Any], ...] = ()
+    grace: GracePeriods = GracePeriods()
+    budgets: Budgets = Budgets()
+    failures: FailureRules = FailureRules()
+    logs: LogSettings = LogSettings()
+    rendezvous: RendezvousSettings = RendezvousSettings()
+    workers: WorkerSettings = WorkerSettings()
+    devices: DeviceSettings = DeviceSettings()
+    snapshots: SnapshotSettings = SnapshotSettings()
     sections: Sections = NO_SECTIONS

@@ -8,7 +8,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from rallypoint.wire import bounds, sanitize, sections
@@ -132,6 +132,7 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
         for name, hint in hints_of(kind).items()
     }
     keeps, owners = has_sections(kind), sections.flat(kind) if has_sections(kind) else {}
+    groups = [(name, cls, defaults_of(typing.cast("Any", cls))) for name, cls in sections.groups_of(kind).items()]
     required = [name for name, default in defaults_of(kind).items() if default is dataclasses.MISSING]
 
     def read(data: Any) -> Any:
@@ -154,6 +155,7 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
         for name in required:
             if name not in values:
                 raise Unexpected(None, "a value, because this field is required", name)
+        _gather_groups(values, groups)
         return kind(**(_with_sections(values, owners, unknown) if keeps else values))
 
     return read
@@ -169,8 +171,9 @@ class FieldLimits:
 
 @functools.cache
 def limits_of(kind: Any, name: str) -> FieldLimits:
-    """Return what a class, or the section that has the field, declares of a field."""
-    owner = next((section for section in sections_of(kind) if name in defaults_of(section)), kind)
+    """Return what a class, or its group or section that has the field, declares of a field."""
+    parts = (*sections.groups_of(kind).values(), *sections_of(kind))
+    owner = next((part for part in parts if name in defaults_of(part)), kind)
     limits: Mapping[str, _Limits] = getattr(owner, "limits", {})
     return FieldLimits(own=limits.get(name), items=limits.get(f"{name}[]"))
 
@@ -198,6 +201,11 @@ def _text_within(reader: _Reader, length: _Limits) -> _Reader:
         return value
 
     return read
+
+
+def _gather_groups(values: dict[str, Any], groups: Iterable[tuple[str, Any, Collection[str]]]) -> None:
+    for group, cls, names in groups:
+        values[group] = cls(**{name: values.pop(name) for name in names if name in values})
 
 
 def _with_sections(

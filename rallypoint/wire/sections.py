@@ -7,6 +7,8 @@ In JSON a section is not nested: its fields stand beside the fixed ones, under t
 fields. So a record reads and writes the same text with or without sections, and neighbouring versions understand each other.
 A key that neither the fixed part nor a registered section knows is kept in `Sections.unknown` and written again.
 
+A large record also has groups (`Group`): fixed fields of one concept. Their fields stand beside the others in JSON, too.
+
 The sections of all registered capabilities are loaded on first use, by the names in `rallypoint.capabilities.NAMES`: whoever
 reads a record can neither forget them nor has to import them.
 """
@@ -16,6 +18,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
+import typing
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, cast
 
@@ -25,11 +28,13 @@ if TYPE_CHECKING:
 __all__ = [
     "FIELD",
     "NO_SECTIONS",
+    "Group",
     "Section",
     "Sections",
     "build",
     "default_of",
     "flat",
+    "groups_of",
     "known_fields",
     "of_record",
     "replaced",
@@ -41,6 +46,21 @@ R = TypeVar("R")
 
 #: Name of the field of a record that holds its sections.
 FIELD = "sections"
+
+
+class Group:
+    """Fixed fields of one concept in a record. Subclasses are frozen dataclasses whose fields all have defaults."""
+
+
+@functools.cache
+def groups_of(record: Any) -> Mapping[str, type[Group]]:
+    """Return the groups of a kind of record by the name of the field that holds each."""
+    hints = typing.get_type_hints(record)
+    return {f.name: hints[f.name] for f in dataclasses.fields(record) if _is_group(hints[f.name])}
+
+
+def _is_group(hint: object) -> bool:
+    return isinstance(hint, type) and issubclass(hint, Group)
 
 
 class HasSections(Protocol):
@@ -158,7 +178,7 @@ def of_record(record: type) -> tuple[Any, ...]:
 @functools.cache
 def flat(record: type) -> Mapping[str, type[Section]]:
     """Return the section of each key that a kind of record has beside its fixed fields."""
-    fixed = {field.name for field in dataclasses.fields(record)}
+    fixed = {field.name for field in dataclasses.fields(record)} | _owners(record).keys()
     found: dict[str, type[Section]] = {}
     for section in of_record(record):
         for field in dataclasses.fields(section):
@@ -192,14 +212,19 @@ def _load() -> tuple[str, ...]:
 
 
 def build(record: type[R], **fields: Any) -> R:
-    """Return a record from fields by their names in JSON, those of sections included; raises `TypeError` for an unknown one."""
-    own, sections = _divided(record, fields)
+    """Return a record from fields by their names in JSON, those of groups and sections included.
+
+    Raises `TypeError` for an unknown field.
+    """
+    own, groups, sections = _divided(record, fields)
+    own |= {name: groups_of(cast("Any", record))[name](**values) for name, values in groups.items()}
     return record(**own, **({FIELD: Sections(*(cls(**values) for cls, values in sections.items()))} if sections else {}))
 
 
 def replaced(record: R, **fields: Any) -> R:
     """Return a record with other values of fields by their names in JSON, as `dataclasses.replace` does for fixed ones."""
-    own, sections = _divided(type(record), fields)
+    own, groups, sections = _divided(type(record), fields)
+    own |= {name: dataclasses.replace(getattr(record, name), **values) for name, values in groups.items()}
     changed = [dataclasses.replace(cls.of(record), **values) for cls, values in sections.items()]  # type: ignore[type-var,arg-type]
     if changed:
         own[FIELD] = record.sections.having(*changed)  # type: ignore[attr-defined]
@@ -207,9 +232,10 @@ def replaced(record: R, **fields: Any) -> R:
 
 
 def value_of(record: HasSections, name: str, otherwise: Any = None) -> Any:
-    """Return the value of a section's field by its name in JSON; `otherwise` where no registered capability has that field."""
-    owner = flat(type(record)).get(name)
-    return otherwise if owner is None else getattr(owner.of(record), name)
+    """Return the value of a field by its name in JSON; `otherwise` where neither the record nor a capability has that field."""
+    section, group = flat(type(record)).get(name), _owners(type(record)).get(name)
+    part = section.of(record) if section else getattr(record, group) if group else record
+    return getattr(part, name, otherwise)
 
 
 def known_fields(record: type, **fields: Any) -> dict[str, Any]:
@@ -223,12 +249,25 @@ def with_sections(record: R, *sections: Section) -> R:
     return dataclasses.replace(record, **{FIELD: known.having(*sections)}) if sections else record  # type: ignore[type-var]
 
 
-def _divided(record: type, fields: Mapping[str, Any]) -> tuple[dict[str, Any], dict[type[Section], dict[str, Any]]]:
-    owners, own = flat(record), {}
+@functools.cache
+def _owners(record: Any) -> Mapping[str, str]:
+    """Return the name of the group's field by the name of each field in a group."""
+    return {field.name: group for group, cls in groups_of(record).items() for field in dataclasses.fields(cast("Any", cls))}
+
+
+def _divided(
+    record: type, fields: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, dict[str, Any]], dict[type[Section], dict[str, Any]]]:
+    """Return the record's own fields, those of each group and those of each section."""
+    of_sections, of_groups = flat(record), _owners(cast("Any", record))
+    own: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
     sections: dict[type[Section], dict[str, Any]] = {}
     for name, value in fields.items():
-        if name in owners:
-            sections.setdefault(owners[name], {})[name] = value
+        if name in of_sections:
+            sections.setdefault(of_sections[name], {})[name] = value
+        elif name in of_groups:
+            groups.setdefault(of_groups[name], {})[name] = value
         else:
             own[name] = value
-    return own, sections
+    return own, groups, sections

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
 import pytest
@@ -12,8 +11,9 @@ from rallypoint.agent.devices import visible_device, visible_numbers, workers_pe
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build, replaced
 
-PLAN = Plan(name="a", role="b", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="c", accelerator="ascend-npu")
+PLAN = build(Plan, name="a", role="b", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="c", accelerator="ascend-npu")
 
 
 def test_npus_are_counted_by_their_nodes_in_dev(tmp_path: Path) -> None:
@@ -69,6 +69,6 @@ def test_the_numbers_of_visible_gpus(visible: str | None, expected: list[int]) -
 
 def test_workers_of_npus_are_dealt_out_over_the_numa_nodes() -> None:
     """Where each device is the kernel does not say by a name that is known here; nobody is left without a CPU."""
-    near = worker_cpus(dataclasses.replace(PLAN, numa_binding="node", nproc_per_node=2), {"CUDA_VISIBLE_DEVICES": "5"})
+    near = worker_cpus(replaced(PLAN, numa_binding="node", nproc_per_node=2), {"CUDA_VISIBLE_DEVICES": "5"})
     assert set(near) == {0, 1}
     assert all(near.values())

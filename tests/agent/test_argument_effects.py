@@ -6,7 +6,6 @@ The page docs/reference/arguments.md names these tests by their markers.
 from __future__ import annotations
 
 import argparse
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +30,7 @@ from rallypoint.supervision.record import Phase
 from rallypoint.wire import env
 from rallypoint.wire.messages import AgentState
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sections import replaced
 from rallypoint.wire.status import JobState
 from tests.agent.test_rendezvous import PATIENT, killed, report, say, start
 
@@ -45,7 +45,7 @@ def plan(**arguments: object) -> Plan:
 
 def settings(**arguments: object) -> Settings:
     """Return what the coordinator keeps of it; leases are so long that only tests about them meet one."""
-    return dataclasses.replace(Settings.from_plan(plan(**arguments)), node_lease=PATIENT)
+    return replaced(Settings.from_plan(plan(**arguments)), node_lease=PATIENT)
 
 
 def waiting(kept: Settings, nodes: int, now: float = 0.0) -> State:
@@ -111,8 +111,8 @@ async def test_agents_speak_by_the_service_that_is_named() -> None:
     """Both ends read it in the plan; tests/agent/test_transports.py has the whole suite for each."""
     pytest.importorskip("grpc")
 
-    assert [speaks_grpc(plan(service_type=service).service_type) for service in ("grpc", "http")] == [True, False]
-    assert speaks_grpc(plan().service_type)
+    assert [speaks_grpc(plan(service_type=service).rendezvous.service_type) for service in ("grpc", "http")] == [True, False]
+    assert speaks_grpc(plan().rendezvous.service_type)
 
 
 @pytest.mark.argument("training_elastic_mode")
@@ -133,7 +133,7 @@ def test_the_named_class_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     asked = plan(dynamic_failover_extension="failover_by_argument::Mine")
 
     assert extension_command(asked, {}).argv[-1] == "failover_by_argument::Mine"
-    assert load_extension(asked.failover_extension)(None) == "NODE_FAILOVER"  # type: ignore[arg-type]
+    assert load_extension(asked.failures.failover_extension)(None) == "NODE_FAILOVER"  # type: ignore[arg-type]
 
 
 # --- Of training ------------------------------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def test_workers_are_restarted_so_often() -> None:
 
     assert state.verdict is not None
     assert state.verdict.message.endswith("no restarts left (limit: 1)")
-    assert plan().max_restarts == 3
+    assert plan().budgets.max_restarts == 3
     with pytest.raises(
         JobError,
         match="max_restarts: '0' is not allowed; expected a whole number of 1 or more",
@@ -247,4 +247,6 @@ def test_the_training_port_has_one_default() -> None:
     add_run_flags(parser, {})
     by_hand = read_options(parser.parse_args(["train.py"]), {}).plan
 
-    assert {by_hand.training_port, plan().training_port, field_default(ARGUMENTS["training_port"].field)} == {60000}
+    assert {by_hand.devices.training_port, plan().devices.training_port, field_default(ARGUMENTS["training_port"].field)} == {
+        60000
+    }

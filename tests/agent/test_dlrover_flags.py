@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from rallypoint.agent.accelerators import accelerator
@@ -15,7 +13,7 @@ from rallypoint.agent.options import RunOptions, read_options
 from rallypoint.job.arguments import ARGUMENTS
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.pre_check import PreCheckOp
-from rallypoint.wire.sections import value_of
+from rallypoint.wire.sections import replaced, value_of
 
 OF_RUN = [pytest.param(name, id=name) for name, argument in ARGUMENTS.items() if argument.of_run]
 PLAN = Plan(name="j", role="r", min_nodes=1, max_nodes=1, entry=Entry.MODULE, entrypoint="x", nproc_per_node=2)
@@ -55,7 +53,7 @@ def test_what_a_run_can_do_reaches_its_plan() -> None:
     flags = ("--service-type", "grpc", "--xpu-type", "ascend", "--training-port", "50000")
     plan = parse(*flags).plan
 
-    assert (plan.service_type, plan.xpu_type, plan.training_port) == ("grpc", "ascend", 50000)
+    assert (plan.rendezvous.service_type, plan.devices.xpu_type, plan.devices.training_port) == ("grpc", "ascend", 50000)
 
 
 def test_what_a_run_cannot_do_is_told() -> None:
@@ -90,10 +88,10 @@ def test_anything_else_is_an_error(words: tuple[str, ...], said: str) -> None:
 
 def test_the_environment_says_it_by_either_name() -> None:
     """Torchrun's and ours; the flag wins over both."""
-    assert parse(PET_MAX_RESTARTS="5").plan.max_restarts == 5
-    assert parse(RALLYPOINT_MAX_RESTARTS="6").plan.max_restarts == 6
-    assert parse("--max-restarts", "7", RALLYPOINT_MAX_RESTARTS="6").plan.max_restarts == 7
-    assert parse(RALLYPOINT_SAVE_AT_BREAKPOINT="true").plan.save_at_breakpoint
+    assert parse(PET_MAX_RESTARTS="5").plan.budgets.max_restarts == 5
+    assert parse(RALLYPOINT_MAX_RESTARTS="6").plan.budgets.max_restarts == 6
+    assert parse("--max-restarts", "7", RALLYPOINT_MAX_RESTARTS="6").plan.budgets.max_restarts == 7
+    assert parse(RALLYPOINT_SAVE_AT_BREAKPOINT="true").plan.snapshots.save_at_breakpoint
 
 
 def test_two_names_that_disagree_are_an_error() -> None:
@@ -107,11 +105,11 @@ def test_two_names_that_disagree_are_an_error() -> None:
 @pytest.mark.argument("auto_config")
 def test_a_node_has_as_many_workers_as_devices() -> None:
     """Where it has any; what it was given otherwise."""
-    wished = dataclasses.replace(PLAN, auto_config=True)
+    wished = replaced(PLAN, auto_config=True)
 
     assert configured(wished, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}).nproc_per_node == 4
     assert configured(wished, {"CUDA_VISIBLE_DEVICES": ""}).nproc_per_node == 2
-    npus = dataclasses.replace(wished, accelerator="ascend-npu")
+    npus = replaced(wished, accelerator="ascend-npu")
     assert configured(npus, {"ASCEND_RT_VISIBLE_DEVICES": "0,1,2"}).nproc_per_node == 3
     assert configured(PLAN, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}).nproc_per_node == 2
 
@@ -121,9 +119,9 @@ def test_devices_are_those_that_are_named() -> None:
     """They are counted, and each worker that shall see its own alone does, by the variable of its kind."""
     plan = parse("--accelerator", "ascend-npu", "--nproc-per-node", "gpu", ASCEND_RT_VISIBLE_DEVICES="0,1,2").plan
 
-    assert (plan.accelerator, plan.nproc_per_node) == ("ascend-npu", 3)
-    assert accelerator(plan.accelerator).backend == "hccl"
-    assert accelerator(parse().plan.accelerator).backend == "nccl"
+    assert (plan.devices.accelerator, plan.nproc_per_node) == ("ascend-npu", 3)
+    assert accelerator(plan.devices.accelerator).backend == "hccl"
+    assert accelerator(parse().plan.devices.accelerator).backend == "nccl"
 
 
 @pytest.mark.argument("auto_config")

@@ -17,6 +17,7 @@ from rallypoint.wire import codec, env
 from rallypoint.wire.failover import Failover, Failure
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build
 
 FAILURE = Failure(
     job="digits",
@@ -144,7 +145,8 @@ def test_the_base_class_asks_for_the_method() -> None:
 
 def test_it_is_started_as_a_worker_is() -> None:
     """In the same folder, with the same environment, without the job's secret; modules beside the script are found."""
-    plan = Plan(
+    plan = build(
+        Plan,
         name="j",
         role="r",
         min_nodes=1,

@@ -53,7 +53,7 @@ def test_whose_library_is_asked() -> None:
     """NVIDIA's by default; where there is none of it, nobody can tell."""
     document = {"name": "digits", "entrypoint": "train.py"}
     kinds = [
-        type(meter(compile_plan(load_job({**document, **said}, base="/"))[0].xpu_type))
+        type(meter(compile_plan(load_job({**document, **said}, base="/"))[0].devices.xpu_type))
         for said in ({}, {"xpu_type": "nvidia"}, {"annotations": {"xpu_type": "ascend"}})
     ]
 

@@ -16,6 +16,7 @@ from rallypoint.agent.workers.logs import Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.plan import Entry
+from rallypoint.wire.sections import value_of
 
 HERE = Meeting(host="h", port=1)
 
@@ -74,7 +75,7 @@ def read(line: str, **env: str) -> RunOptions:
 )
 def test_a_flag_reaches_the_plan(line: str, field: str, expected: object) -> None:
     """Each flag has its effect."""
-    assert getattr(read(line).plan, field) == expected
+    assert value_of(read(line).plan, field) == expected
 
 
 @pytest.mark.parametrize(
@@ -322,7 +323,7 @@ def test_the_environment_gives_defaults() -> None:
     """PET_ variables as in torchrun; a flag wins over them."""
     options = read("--max-restarts 1 t.py", PET_NNODES="1:2", PET_RDZV_ENDPOINT="h:1", PET_MAX_RESTARTS="7", PET_MODULE="1")
 
-    assert (options.plan.max_nodes, options.plan.max_restarts, options.plan.entry) == (2, 1, Entry.MODULE)
+    assert (options.plan.max_nodes, options.plan.budgets.max_restarts, options.plan.entry) == (2, 1, Entry.MODULE)
 
 
 def test_run_path_runs_the_script_by_runpy() -> None:

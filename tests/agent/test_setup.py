@@ -13,6 +13,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.setup import SetupError, Surroundings, run_setup, setup_env
 from rallypoint.wire.env import SECRET
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.may_block("asyncio forks a process, and waits for its exec")
@@ -22,7 +23,7 @@ BASE = {"PATH": os.environ["PATH"], SECRET: "hush"}
 
 def plan(*commands: str, **more: object) -> Plan:
     fields: dict[str, object] = {"name": "digits", "role": "trainer", "min_nodes": 2, "max_nodes": 4, "entry": Entry.SCRIPT}
-    return Plan(**{**fields, "entrypoint": "train.py", "setup": commands, **more})  # type: ignore[arg-type]
+    return build(Plan, **{**fields, "entrypoint": "train.py", "setup": commands, **more})
 
 
 def names(folder: Path) -> list[str]:

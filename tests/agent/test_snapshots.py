@@ -16,6 +16,7 @@ from rallypoint.checkpoint.persist import Destination, Retention, persist, write
 from rallypoint.wire import codec, env
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.plan import ElasticMode, Entry, Plan
+from rallypoint.wire.sections import build
 from tests.waiting import eventually_async
 
 BLOCKS = pytest.mark.may_block("the test itself leaves files and looks at them")
@@ -25,7 +26,7 @@ FENCE = Fence(attempt=1, term=1, round=1)
 
 def plan(**fields):
     known = {"name": "job", "role": "trainer", "min_nodes": 1, "max_nodes": 1, "entry": Entry.SCRIPT, "entrypoint": "x.py"}
-    return Plan(**{**known, **fields})
+    return build(Plan, **{**known, **fields})
 
 
 def leave(folder: Path, step: int, *, rank: int = 0, world_size: int = 1, size: int = 8192) -> Held:

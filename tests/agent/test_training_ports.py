@@ -15,9 +15,10 @@ from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.ports import RANGE, agreed, free_ranges, window
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build, replaced
 from tests.agent.fakes import TWO, new_state, report
 
-PLAN = Plan(name="a", role="b", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="c", accelerator="ascend-npu")
+PLAN = build(Plan, name="a", role="b", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="c", accelerator="ascend-npu")
 
 
 def all_but(*taken: int, start: int = 60000) -> tuple[int, ...]:
@@ -76,7 +77,7 @@ def test_where_the_search_begins() -> None:
     assert first_port(PLAN, {"HCCL_IF_BASE_PORT": "61000"}) == 61000
     assert first_port(dataclasses.replace(PLAN, env={"HCCL_IF_BASE_PORT": "62000"}), {"HCCL_IF_BASE_PORT": "61000"}) == 62000
     with pytest.raises(ConfigError, match="training_port 99: not allowed"):
-        first_port(dataclasses.replace(PLAN, training_port=99), {})
+        first_port(replaced(PLAN, training_port=99), {})
 
 
 async def test_a_port_that_is_taken_is_not_offered() -> None:
@@ -86,12 +87,12 @@ async def test_a_port_that_is_taken_is_not_offered() -> None:
         taken.listen()
         port = taken.getsockname()[1]
         start = max(1024, min(port - 20, 65500))
-        ports = TrainingPorts(dataclasses.replace(PLAN, training_port=start), {})
+        ports = TrainingPorts(replaced(PLAN, training_port=start), {})
         await ports.look()
         mine = [range(first, last + 1) for first, last in zip(ports.offer[::2], ports.offer[1::2], strict=True)]
         assert mine
         assert not any(port in free for free in mine)
-    none = TrainingPorts(dataclasses.replace(PLAN, accelerator="cpu"), {})
+    none = TrainingPorts(replaced(PLAN, accelerator="cpu"), {})
     await none.look()
     assert none.offer == ()
 

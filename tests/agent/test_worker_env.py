@@ -18,6 +18,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.progress import life_offset
+from rallypoint.wire.sections import build
 
 ASSIGNMENT = Assignment(
     fence=Fence(attempt=2, term=3, round=4),
@@ -52,7 +53,7 @@ def plan(**more: object) -> Plan:
         "entrypoint": "train.py",
         "args": ("--lr", "0.1"),
     }
-    return Plan(**{**fields, **more})  # type: ignore[arg-type]
+    return build(Plan, **{**fields, **more})
 
 
 def test_a_worker_gets_torchruns_environment_and_ours() -> None:

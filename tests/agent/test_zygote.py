@@ -25,11 +25,20 @@ from rallypoint.agent.workers.zygote.program import Program, What, parse
 from rallypoint.agent.workers.zygote.standby import Standby, StandbyLostError
 from rallypoint.agent.workers.zygote.standby_pool import StandbyPool, Wanted, declared
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build, replaced
 from tests.agent.fakes import DeafReaper
 
 PYTHON = sys.executable
-PLAN = Plan(
-    name="job", role="r", min_nodes=1, max_nodes=1, nproc_per_node=2, entry=Entry.SCRIPT, entrypoint="t.py", max_restarts=1
+PLAN = build(
+    Plan,
+    name="job",
+    role="r",
+    min_nodes=1,
+    max_nodes=1,
+    nproc_per_node=2,
+    entry=Entry.SCRIPT,
+    entrypoint="t.py",
+    max_restarts=1,
 )
 
 
@@ -201,7 +210,7 @@ async def test_a_start_method_that_is_asked_for_is_kept_to(
 ) -> None:
     """Unset is not the same as spawn."""
     caplog.set_level("INFO")
-    plan = replace(PLAN, start_method=method)
+    plan = replaced(PLAN, start_method=method)
     config = NodeConfig(
         plan=plan, attempt=1, node=0, incarnation=0, host="h", folder=tmp_path, log_folder=tmp_path, streams=Streams()
     )
@@ -214,7 +223,7 @@ async def test_a_start_method_that_is_asked_for_is_kept_to(
 def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """One zygote cannot have the CUDA_VISIBLE_DEVICES of all of them."""
     caplog.set_level("INFO")
-    plan = replace(PLAN, virtual_local_rank=True)
+    plan = replaced(PLAN, virtual_local_rank=True)
     config = NodeConfig(
         plan=plan, attempt=1, node=0, incarnation=0, host="h", folder=tmp_path, log_folder=tmp_path, streams=Streams()
     )

@@ -14,6 +14,7 @@ from rallypoint.backends.local.store import Store
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import bounds, codec
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build
 from rallypoint.wire.tail import LINE_BYTES
 
 PLAN = Plan(name="digits", role="trainer", min_nodes=1, max_nodes=2, entry=Entry.SCRIPT, entrypoint="/train.py")
@@ -121,7 +122,7 @@ def test_logs_in_a_folder_that_the_job_names(written, tmp_path):
     path.mkdir(parents=True)
     (path / "rank-0.out").write_text("here\n")
     written.folder.node(0, 1, 2).path.mkdir(parents=True)
-    plan = Plan(**{**PLAN.__dict__, "log_dir": str(named)})
+    plan = build(Plan, **{**PLAN.__dict__, "log_dir": str(named)})
 
     assert told(written.read(plan=plan)) == [(0, "out", "here")]
 
@@ -275,7 +276,7 @@ def test_logs_elsewhere_can_be_left_alone(written, tmp_path):
     path.mkdir(parents=True)
     (path / "rank-0.out").write_text("chosen\n")
     written.write("own\n")
-    plan = Plan(**{**PLAN.__dict__, "log_dir": str(tmp_path / "elsewhere")})
+    plan = build(Plan, **{**PLAN.__dict__, "log_dir": str(tmp_path / "elsewhere")})
     reader = LogReader(written.folder, plan, rank=0, own_folder=True)
 
     assert told(reader.tail(10, final=True).lines) == [(0, "out", "own")]

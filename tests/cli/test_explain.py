@@ -11,6 +11,7 @@ from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.places import RankSpan
+from rallypoint.wire.sections import replaced
 from tests.cli import samples
 from tests.supervision.test_hindsight import LADDER
 
@@ -33,7 +34,7 @@ def record():
 @pytest.fixture
 def folder(record, tmp_path):
     """A job's folder: its record, and its plan beside it."""
-    plan = dataclasses.replace(samples.PLAN, min_nodes=2, max_nodes=2, node_replacements=0)
+    plan = replaced(samples.PLAN, min_nodes=2, max_nodes=2, node_replacements=0)
     (tmp_path / "record.json").write_text(record.to_json())
     (tmp_path / "plan.json").write_text(codec.dumps(plan))
     return tmp_path

@@ -136,14 +136,14 @@ def test_exit_codes_are_trimmed_and_reach_the_plan(text, codes):
     """18: a list with commas, in both annotations."""
     (plan,) = compile_plan(job_with({"terminalExitCodes": text, "retryableExitCodes": text}))
 
-    assert (plan.terminal_exit_codes, plan.retryable_exit_codes) == (codes, codes)
+    assert (plan.failures.terminal_exit_codes, plan.failures.retryable_exit_codes) == (codes, codes)
 
 
 def test_a_limit_and_a_time_to_live_reach_the_plan():
     """The two that are no grace periods."""
     (plan,) = compile_plan(job_with({"retryLimit": "+5", "successTTLDuration": "10m"}))
 
-    assert (plan.retry_limit, plan.success_ttl) == (5, 600.0)
+    assert (plan.budgets.retry_limit, plan.grace.success_ttl) == (5, 600.0)
 
 
 def test_a_number_in_yaml_is_the_text_that_kubernetes_would_have():

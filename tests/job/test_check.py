@@ -27,7 +27,12 @@ def test_the_nodes_stay_and_nothing_is_tried_again() -> None:
     assert (plan.name, plan.min_nodes, plan.max_nodes, plan.nproc_per_node) == ("digits-check", 2, 4, 8)
     checked = PlanSection.of(plan)
     assert (checked.check_level, checked.check_only, checked.check_all_pairs, checked.check_timeout) == (2, True, True, 90.0)
-    assert (plan.retry_limit, plan.node_replacements, plan.max_restarts, plan.report_interval) == (0, 0, 1, 0.5)
+    assert (
+        plan.budgets.retry_limit,
+        plan.budgets.node_replacements,
+        plan.budgets.max_restarts,
+        plan.rendezvous.report_interval,
+    ) == (0, 0, 1, 0.5)
     assert checked.check_program == ("probe.sh",)
     assert repr(JOB) == before
 

@@ -192,7 +192,7 @@ def test_streams_are_numbered_as_torchrun_does(logs, redirects, tee):
     """0 none, 1 stdout, 2 stderr, 3 both; tee implies capture."""
     plan = plan_of(logs=logs)
 
-    assert (plan.redirects, plan.tee) == (redirects, tee)
+    assert (plan.logs.redirects, plan.logs.tee) == (redirects, tee)
 
 
 def test_each_role_has_a_plan():

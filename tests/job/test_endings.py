@@ -38,7 +38,7 @@ def test_exit_codes_are_a_list_or_text_with_commas(value, codes):
     """Blanks around a code mean nothing."""
     plan = plan_of(fault_tolerance={"terminal_exit_codes": value, "retryable_exit_codes": value})
 
-    assert (plan.terminal_exit_codes, plan.retryable_exit_codes) == (codes, codes)
+    assert (plan.failures.terminal_exit_codes, plan.failures.retryable_exit_codes) == (codes, codes)
 
 
 @pytest.mark.parametrize("value", ["3,x", "3,", [256], [-1], [True], [1.5], None, {"a": 1}], ids=str)
@@ -81,7 +81,7 @@ def test_a_rule_reaches_the_plan(rule, expected):
     job = ElasticJob.model_validate({**GOOD, "fault_tolerance": {"rules": [rule]}})
     (plan,) = compile_plan(job)
 
-    assert plan.end_rules == (expected,)
+    assert plan.failures.end_rules == (expected,)
     assert ElasticJob.model_validate(job.to_document()) == job
 
 

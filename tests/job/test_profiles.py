@@ -10,6 +10,7 @@ from rallypoint.job import ElasticJob, JobError, compile_plan, load_job
 from rallypoint.job.profiles import defaults_of
 from rallypoint.job.settle import choices, unread
 from rallypoint.wire.plan import Plan, Profile
+from rallypoint.wire.sections import value_of
 
 GOOD: dict[str, Any] = {"name": "digits", "entrypoint": "train.py"}
 
@@ -85,7 +86,7 @@ def test_a_profile_sets_its_defaults(profile, expected):
     plan = plan_of(profile=profile)
 
     assert plan.profile is Profile(profile)
-    assert {name: getattr(plan, name) for name in (*PERIODS, *expected)} == {**PERIODS, **expected}
+    assert {name: value_of(plan, name) for name in (*PERIODS, *expected)} == {**PERIODS, **expected}
 
 
 @pytest.mark.parametrize("profile", [pytest.param(profile.value, id=profile.value) for profile in Profile])
@@ -98,8 +99,8 @@ def test_what_is_given_wins_over_every_default(profile):
         health={"monitor_interval": 1},
     )
 
-    assert (plan.retry_limit, plan.no_progress_limit, plan.success_ttl) == (1, 3, 3600.0)
-    assert (plan.max_restarts, plan.report_interval) == (3, 1.0)
+    assert (plan.budgets.retry_limit, plan.budgets.no_progress_limit, plan.grace.success_ttl) == (1, 3, 3600.0)
+    assert (plan.budgets.max_restarts, plan.rendezvous.report_interval) == (3, 1.0)
 
 
 def test_the_models_own_defaults_are_the_ladders():

@@ -213,7 +213,7 @@ def test_workers_may_be_bound_to_cpus(value, binding):
     """By DLRover's switch, or in torchrun's words."""
     job = ElasticJob.model_validate({**GOOD, "numa_affinity": value})
 
-    assert compile_plan(job)[0].numa_binding == binding
+    assert compile_plan(job)[0].workers.numa_binding == binding
     assert ElasticJob.model_validate(job.to_document()) == job
 
 

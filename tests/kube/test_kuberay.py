@@ -124,8 +124,8 @@ def test_its_supervisor_sees_one_node(kind):
     """The driver: the plan is that of one node, without roles and certificates."""
     plan = planned(kind, tls="auto", fault_tolerance={"retry_limit": 4}).plan
 
-    assert (plan.kind, plan.min_nodes, plan.max_nodes, plan.tls, plan.retry_limit) == (kind, 1, 1, "", 4)
-    assert (plan.success_ttl == 0) is (kind is Kind.RAYCLUSTER)
+    assert (plan.kind, plan.min_nodes, plan.max_nodes, plan.tls, plan.budgets.retry_limit) == (kind, 1, 1, "", 4)
+    assert (plan.grace.success_ttl == 0) is (kind is Kind.RAYCLUSTER)
 
 
 @pytest.mark.parametrize("kind", KINDS)

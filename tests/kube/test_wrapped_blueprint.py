@@ -43,7 +43,7 @@ def test_a_manifest_tells_its_plan() -> None:
 
     plan = blueprint.plan
     assert (plan.name, plan.kind, plan.min_nodes, plan.max_nodes) == ("train", Kind.APPWRAPPER, 4, 4)
-    assert (plan.retry_limit, plan.failure_grace) == (7, 120.0)
+    assert (plan.budgets.retry_limit, plan.grace.failure_grace) == (7, 120.0)
     assert json.loads(blueprint.objects[0]["data"][MANIFEST_KEY]) == manifest
     policy = Policy.from_plan(plan)
     assert (policy.wrapped, policy.followed) == (True, True)
@@ -55,7 +55,7 @@ def test_a_manifests_annotations_out_of_range_are_taken_as_the_controller_takes_
     blueprint = draw(manifest, namespace="team")
 
     plan = blueprint.plan
-    assert (plan.failure_grace, plan.warmup_grace, plan.retry_limit) == (86400.0, 0.0, 101)
+    assert (plan.grace.failure_grace, plan.grace.warmup_grace, plan.budgets.retry_limit) == (86400.0, 0.0, 101)
     assert blueprint.warnings == (
         f"{PREFIX}failureGracePeriodDuration: '48h' is out of range; using 24h",
         f"{PREFIX}warmupGracePeriodDuration: '-10m' is out of range; using 0s",

@@ -13,6 +13,7 @@ from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build
 from tests.agent.test_extension import FAILURE
 from tests.waiting import eventually_async
 
@@ -52,7 +53,8 @@ async def spawner() -> AsyncIterator[Spawner]:
 
 def adviser(folder: Path, spawner: Spawner, name: str, within: float = 300.0) -> Adviser:
     (folder / "failover_of_job.py").write_text(MODULE)
-    plan = Plan(
+    plan = build(
+        Plan,
         name="j",
         role="r",
         min_nodes=1,

@@ -76,7 +76,7 @@ def test_what_was_found_is_returned_and_pushed():
     plan = fake.submitted[0].plan
     checked = PlanSection.of(plan)
     assert (checked.check_only, checked.check_level, checked.check_all_pairs) == (True, 2, True)
-    assert (plan.max_nodes, plan.retry_limit) == (3, 0)
+    assert (plan.max_nodes, plan.budgets.retry_limit) == (3, 0)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import build
 
 __all__ = ["ATTACKS", "SECRET", "Planted", "connections", "kubeconfig", "plant", "secret_file", "witness"]
 
@@ -101,7 +102,7 @@ def _chosen_log_dir(folder: Path, owner: str) -> Planted:
     elsewhere.mkdir(parents=True)
     (elsewhere / "rank-0.err").write_text(f"{SECRET}\n")
     plan = codec.loads(Plan, (job / "plan.json").read_bytes())
-    (job / "plan.json").write_text(codec.dumps(Plan(**{**plan.__dict__, "log_dir": str(folder / "chosen")})))
+    (job / "plan.json").write_text(codec.dumps(build(Plan, **{**plan.__dict__, "log_dir": str(folder / "chosen")})))
     return Planted({"name": "chosen", "backend": "local"})
 
 

@@ -76,7 +76,7 @@ def test_fields_override_and_complete(tmp_path):
     plan = compile_plan(job)[0]
     assert (plan.name, plan.min_nodes, plan.max_nodes) == ("named-by-the-task", 3, 3)
     assert plan.env == {"A": "1", "B": "3"}
-    assert (plan.max_restarts, plan.stop_grace) == (9, 5.0)
+    assert (plan.budgets.max_restarts, plan.workers.stop_grace) == (9, 5.0)
 
 
 def test_a_wrong_value_names_its_place(tmp_path):

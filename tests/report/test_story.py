@@ -13,6 +13,7 @@ from rallypoint.supervision.hindsight import remembered
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
+from rallypoint.wire.sections import replaced
 from tests.wire.test_codec import PLAN
 
 POLICY = Policy(min_nodes=2, max_nodes=2, node_replacements=1)
@@ -63,7 +64,7 @@ def told(record):
     """Its story, 10 seconds after the last turn."""
     now = record.last_now + 10
     decision = reconcile(record, remembered(record, POLICY), POLICY, now)
-    return story_of(record, None, now=now, plan=dataclasses.replace(PLAN, retry_limit=POLICY.retry_limit), decision=decision)
+    return story_of(record, None, now=now, plan=replaced(PLAN, retry_limit=POLICY.retry_limit), decision=decision)
 
 
 def _entry(told, words):

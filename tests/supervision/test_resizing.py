@@ -11,6 +11,7 @@ from rallypoint.supervision.actions import CreateNode, RemoveNode
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.plan import Entry, Kind, Plan, Profile
+from rallypoint.wire.sections import build
 from rallypoint.wire.size import Size
 from tests.supervision.worlds import World
 
@@ -91,7 +92,7 @@ def test_the_next_attempt_has_the_size_that_is_wanted_and_the_next_submission_it
 
 def plan(**more: object) -> Plan:
     fields = {"name": "a", "role": "trainer", "min_nodes": 2, "max_nodes": 4, "entry": Entry.SCRIPT, "entrypoint": "t.py"}
-    return Plan(**{**fields, **more})  # type: ignore[arg-type]
+    return build(Plan, **{**fields, **more})
 
 
 @pytest.mark.parametrize(

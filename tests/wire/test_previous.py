@@ -1,7 +1,8 @@
 """What the version before ours has written is read, and written again with nothing lost.
 
 The files of tests/data/previous were written by a job and by the codec of the version before optional capabilities had
-sections; `every-field-*.json` hold a value in each field.
+sections; `every-field-*.json` hold a value in each field. The plan in `plan-before-groups.json` was written by the version
+before plans had groups.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ def written(name: str) -> dict[str, object]:
     [
         ("plan.json", Plan),
         ("every-field-plan.json", Plan),
+        ("plan-before-groups.json", Plan),
         ("status.json", JobStatus),
         ("every-field-status.json", JobStatus),
         ("every-field-report.json", AgentReport),
@@ -52,7 +54,7 @@ def test_records_keep_every_field(name: str, kind: type) -> None:
     """Those of sections and those of a capability that is not installed included: both versions run side by side."""
     read: object = codec.from_json(kind, written(name))
 
-    assert json.loads(codec.dumps(read)) == {**written(name), **LATER.get(kind, {})}
+    assert json.loads(codec.dumps(read)) == {**LATER.get(kind, {}), **written(name)}
     assert codec.from_json(kind, json.loads(codec.dumps_lines(read))) == read
 
 

@@ -128,7 +128,7 @@ async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Sign
     server = Servers(
         shell,
         token=proof.secret,
-        service_type=plan.service_type,
+        service_type=plan.rendezvous.service_type,
         agents=plan.max_nodes,
         door=home.door,
         tls=proof.tls,

@@ -116,7 +116,7 @@ class FileHome:
 
     def port(self, plan: Plan) -> int:
         """Return the port of the plan; 0 selects a free port."""
-        return plan.coordinator_port
+        return plan.rendezvous.coordinator_port
 
     def grpc_port(self, plan: Plan) -> int:
         """Return 0, for a free port: agents read the port from the endpoint file."""

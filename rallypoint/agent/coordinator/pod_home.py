@@ -113,7 +113,7 @@ class PodHome:
 
     def port(self, plan: Plan) -> int:
         """Each pod has an address of its own, so one number serves all."""
-        return plan.coordinator_port or COORDINATOR_PORT
+        return plan.rendezvous.coordinator_port or COORDINATOR_PORT
 
     def grpc_port(self, plan: Plan) -> int:
         """The next number: whoever lets traffic into pods by port can know it."""

@@ -48,7 +48,9 @@ def extension_command(plan: Plan, base: Mapping[str, str], *, line: int | None =
     variables = {**base, **plan.env}
     variables.pop(env.SECRET, None)  # as for a worker: it is the user's code
     variables.setdefault("OMP_NUM_THREADS", "1")
-    return Command(argv=(*argv, plan.failover_extension), env=variables, cwd=plan.workdir, keep=() if line is None else (line,))
+    return Command(
+        argv=(*argv, plan.failures.failover_extension), env=variables, cwd=plan.workdir, keep=() if line is None else (line,)
+    )
 
 
 class _Host:
@@ -100,13 +102,13 @@ class Adviser:
             if not loading.cancelled() and isinstance(loading.exception(), ConfigError):
                 refused(str(loading.exception()))
 
-        if self._plan.failover_extension:
+        if self._plan.failures.failover_extension:
             self._loading = asyncio.create_task(self._load())
             self._loading.add_done_callback(check)
 
     async def ask(self, failure: Failure) -> Advice:
         """Return what the extension says; NORMAL with a note when it does not, in time."""
-        name = f"extension {self._plan.failover_extension}"
+        name = f"extension {self._plan.failures.failover_extension}"
         if self._loading is None:
             return Advice(failover=Failover.NORMAL)
         try:
@@ -154,9 +156,8 @@ class Adviser:
         try:
             hello = await host.hear()
         except (EOFError, OSError) as error:
-            raise ConfigError(
-                f"extension {self._plan.failover_extension}: the process of the extension exited while importing the class"
-            ) from error
+            name = self._plan.failures.failover_extension
+            raise ConfigError(f"extension {name}: the process of the extension exited while importing the class") from error
         if "error" in hello:
             raise ConfigError(str(hello["error"]))
         return host

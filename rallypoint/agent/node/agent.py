@@ -86,7 +86,7 @@ class NodeAgent:
         self._node = Node(
             local_world_size=plan.nproc_per_node,
             fence=Fence(attempt=config.attempt),
-            extension=bool(plan.failover_extension),
+            extension=bool(plan.failures.failover_extension),
             keeps=profile is None or profile.keeps(),
         )
         self._config, self._client, self._clock = self._parts.config, client, clock
@@ -124,7 +124,7 @@ class NodeAgent:
 
     async def _live_and_talk(self) -> Ending:
         talk, live = asyncio.create_task(self._talker.talk()), asyncio.create_task(self._live())
-        parts, grace = self._parts, self._config.plan.exit_grace
+        parts, grace = self._parts, self._config.plan.workers.exit_grace
         teardowns = asyncio.create_task(watch_teardowns(parts.group, parts.round.exit_status, grace=grace))
         try:
             await asyncio.wait({talk, live}, return_when=asyncio.FIRST_COMPLETED)
@@ -267,7 +267,7 @@ class NodeAgent:
         for local_rank in action.ranks:
             self._parts.lines.say(local_rank, wire.Leave(round=action.round, reason=action.reason))
         overdue = LeaveOverdue(round=action.round)
-        asyncio.get_running_loop().call_later(self._config.plan.stop_grace, self._events.put_nowait, overdue)
+        asyncio.get_running_loop().call_later(self._config.plan.workers.stop_grace, self._events.put_nowait, overdue)
 
     async def _ask_extension(self, action: AskExtension) -> None:
         config, assignment = self._config, self._node.assignment

@@ -61,7 +61,9 @@ class Judge:
         """Return what is known of a worker's end. Reads files."""
         plan = self._config.plan
         mask = mask_of(plan.env, plan.args)
-        end = end_of(worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.log_tail, mask=mask)
+        end = end_of(
+            worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.logs.log_tail, mask=mask
+        )
         if end.signal == signal.SIGKILL and self._memory.killed():
             return dataclasses.replace(end, kind=FaultKind.OOM)
         return self._with_device(end)

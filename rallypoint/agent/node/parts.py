@@ -68,8 +68,8 @@ class Parts:
         self.now = now
         self.dumper = Dumper(self.snapshots, changed)
         self._launcher = launcher(config, self._spawner, self._reaper)
-        self.group = WorkerGroup(self._launcher, self._reaper, grace=plan.stop_grace, now=now)
-        self.devices = meter(plan.xpu_type, {**os.environ, **plan.env})
+        self.group = WorkerGroup(self._launcher, self._reaper, grace=plan.workers.stop_grace, now=now)
+        self.devices = meter(plan.devices.xpu_type, {**os.environ, **plan.env})
         self.round = Round(config, self.group, now=now, devices=self.devices, capabilities=self.capabilities)
         self.lines = Lines(config.folder / f"line-{os.getpid()}.sock", said)
         self.stores = StoreKeeper(config.host, self._launcher.own, store_lost)
@@ -118,7 +118,7 @@ class Parts:
 
         Raises `ConfigError` where that is known at once.
         """
-        if self.config.plan.accelerator != CPU:
+        if self.config.plan.devices.accelerator != CPU:
             self.devices.begin()
         await self.snapshots.begin()
         await self.lines.begin()

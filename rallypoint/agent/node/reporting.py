@@ -42,7 +42,7 @@ class Reporter:
         self._parts, self._config = parts, parts.config
         self._agent = f"{parts.config.host}-{os.getpid()}-{uuid.uuid4().hex[:8]}"
         self._sequence = 0
-        self._looks, self._pace = Looks(parts.config.plan.report_interval), report_pace(parts.config.plan)
+        self._looks, self._pace = Looks(parts.config.plan.rendezvous.report_interval), report_pace(parts.config.plan)
         self._workers: tuple[WorkerReport, ...] = ()
 
     def gist(self, node: Node) -> object | None:
@@ -113,7 +113,7 @@ class Reporter:
 
 def report_pace(plan: Plan) -> float:
     """Return the seconds between two reports of an agent to which nothing happens."""
-    return pace_of(plan.report_interval, plan.node_lease, plan.fence_timeout)
+    return pace_of(plan.rendezvous.report_interval, plan.rendezvous.node_lease, plan.rendezvous.fence_timeout)
 
 
 def _hold(plan: Plan, state: AgentState, pace: float) -> float:
@@ -123,4 +123,4 @@ def _hold(plan: Plan, state: AgentState, pace: float) -> float:
     if state is AgentState.RUNNING:
         return pace
     # An answer that is held back must not look like a coordinator that is gone.
-    return pace_of(HEARD_EVERY, plan.node_lease, plan.fence_timeout)
+    return pace_of(HEARD_EVERY, plan.rendezvous.node_lease, plan.rendezvous.fence_timeout)

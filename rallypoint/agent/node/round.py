@@ -129,7 +129,7 @@ class Round:
             world_size=plan.nproc_per_node,
             store=f"{self._config.host}:0" if ":" not in self._config.host else f"[{self._config.host}]:0",
             restart_count=0,
-            max_restarts=plan.max_restarts,
+            max_restarts=plan.budgets.max_restarts,
             digest="",
         )
         place = Place(

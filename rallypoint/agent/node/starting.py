@@ -25,7 +25,11 @@ _FILE = "modules.txt"
 
 def restarts(plan: Plan) -> bool:
     """Return whether workers of this plan may be started a second time on one node."""
-    return plan.max_restarts > 0 or plan.max_nodes > 1 or (value_of(plan, "hang_detection", 0) > 1 and plan.max_hangs > 0)
+    return (
+        plan.budgets.max_restarts > 0
+        or plan.max_nodes > 1
+        or (value_of(plan, "hang_detection", 0) > 1 and plan.budgets.max_hangs > 0)
+    )
 
 
 def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping[str, str] = os.environ) -> Launcher:
@@ -33,12 +37,13 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
     plan = config.plan
     if not restarts(plan):
         return Launcher(spawner, None)
-    if plan.start_method in ("spawn", "forkserver"):
+    if plan.workers.start_method in ("spawn", "forkserver"):
         log.info(
-            "no standby workers: they are forked, but the start method is %s; workers start as new processes", plan.start_method
+            "no standby workers: they are forked, but the start method is %s; workers start as new processes",
+            plan.workers.start_method,
         )
         return Launcher(spawner, None)
-    if plan.virtual_local_rank:
+    if plan.workers.virtual_local_rank:
         log.info(
             "no standby workers: --virtual-local-rank gives each worker another value of CUDA_VISIBLE_DEVICES, which must be "
             "set before the process starts; workers start as new processes"
@@ -46,10 +51,10 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
         return Launcher(spawner, None)
     startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     wanted = Wanted(
-        standbys=plan.nproc_per_node if plan.standbys is None else plan.standbys,
-        preload=declared((*plan.preload, base.get(env.PRELOAD, ""))),
+        standbys=plan.nproc_per_node if plan.workers.standbys is None else plan.workers.standbys,
+        preload=declared((*plan.workers.preload, base.get(env.PRELOAD, ""))),
         learned=config.folder / _FILE,
-        device=bool(plan.standbys),  # it holds memory of the device: only where standbys were asked for
+        device=bool(plan.workers.standbys),  # it holds memory of the device: only where standbys were asked for
         startup=startup,
     )
     return Launcher(spawner, StandbyPool(spawner, reaper, wanted), startup=startup, names=str(wanted.learned))

@@ -28,7 +28,7 @@ class TrainingPorts:
 
     def __init__(self, plan: Plan, base: Mapping[str, str] = os.environ) -> None:
         """Prepare to look; raises `ConfigError` for a port that cannot be begun from."""
-        self._start = first_port(plan, base) if accelerator(plan.accelerator).needs_ports else 0
+        self._start = first_port(plan, base) if accelerator(plan.devices.accelerator).needs_ports else 0
         self.offer: tuple[int, ...] = ()
 
     async def look(self) -> None:
@@ -44,7 +44,7 @@ def first_port(plan: Plan, base: Mapping[str, str]) -> int:
     """
     given = plan.env.get(TRAINING_PORT, base.get(TRAINING_PORT))
     where = "training_port" if given is None else TRAINING_PORT
-    text = str(plan.training_port) if given is None else given
+    text = str(plan.devices.training_port) if given is None else given
     last = 65_535 - RANGE + 1
     if not text.isdecimal() or not _PRIVILEGED <= int(text) <= last:
         allowed = f"a port from {_PRIVILEGED} to {last} ({RANGE} consecutive ports are used)"

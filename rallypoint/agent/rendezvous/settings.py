@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from rallypoint.supervision.budget import Budget
 from rallypoint.wire.incident import Cause
-from rallypoint.wire.plan import EndRule, Plan, Profile, Refill, Scheduling
+from rallypoint.wire.plan import (
+    Budgets,
+    EndRule,
+    FailureRules,
+    Plan,
+    Profile,
+    Refill,
+    RendezvousSettings,
+    Scheduling,
+    WorkerSettings,
+)
+from rallypoint.wire.sections import value_of
 
 __all__ = ["HEARD_EVERY", "Settings", "pace_of"]
 
@@ -23,28 +34,28 @@ class Settings:
     min_nodes: int
     max_nodes: int
     node_unit: int = Plan.node_unit
-    join_timeout: float = Plan.join_timeout
-    last_call: float = Plan.last_call
-    node_lease: float = Plan.node_lease
-    fence_timeout: float = Plan.fence_timeout
-    stop_grace: float = Plan.stop_grace
-    max_restarts: int = Plan.max_restarts
-    process_refill: Refill = Plan.process_refill
-    max_hangs: int = Plan.max_hangs
-    hang_refill: Refill = Plan.hang_refill
-    node_replacements: int = Plan.node_replacements
+    join_timeout: float = RendezvousSettings.join_timeout
+    last_call: float = RendezvousSettings.last_call
+    node_lease: float = RendezvousSettings.node_lease
+    fence_timeout: float = RendezvousSettings.fence_timeout
+    stop_grace: float = WorkerSettings.stop_grace
+    max_restarts: int = Budgets.max_restarts
+    process_refill: Refill = Budgets.process_refill
+    max_hangs: int = Budgets.max_hangs
+    hang_refill: Refill = Budgets.hang_refill
+    node_replacements: int = Budgets.node_replacements
     profile: Profile = Plan.profile
     scheduling: Scheduling | None = Plan.scheduling
-    terminal_exit_codes: tuple[int, ...] = Plan.terminal_exit_codes
-    retryable_exit_codes: tuple[int, ...] = Plan.retryable_exit_codes
-    end_rules: tuple[EndRule, ...] = Plan.end_rules
-    failover_extension: str = Plan.failover_extension
-    report_interval: float = Plan.report_interval
+    terminal_exit_codes: tuple[int, ...] = FailureRules.terminal_exit_codes
+    retryable_exit_codes: tuple[int, ...] = FailureRules.retryable_exit_codes
+    end_rules: tuple[EndRule, ...] = FailureRules.end_rules
+    failover_extension: str = FailureRules.failover_extension
+    report_interval: float = RendezvousSettings.report_interval
 
     @classmethod
     def from_plan(cls, plan: Plan) -> Settings:
         """Return the settings that a plan asks for."""
-        return cls(**{f.name: getattr(plan, f.name) for f in dataclasses.fields(cls)})
+        return cls(**{f.name: value_of(plan, f.name) for f in dataclasses.fields(cls)})
 
     @property
     def elsewhere(self) -> bool:

@@ -62,7 +62,7 @@ class SnapshotKeeper:
         patience: float = PATIENCE,
     ) -> None:
         self._plan, self._patience = plan, patience
-        self._wanted = plan.save_at_breakpoint or plan.elastic_mode is ElasticMode.UCP
+        self._wanted = plan.snapshots.save_at_breakpoint or plan.snapshots.elastic_mode is ElasticMode.UCP
         self._path = shared_memory(folder) / new_name()
         self._owned: OwnedFolder | None = None
         self._thread: threading.Thread | None = None
@@ -74,13 +74,13 @@ class SnapshotKeeper:
         self._can_dump = False
         #: Held by whoever writes to storage: two that write one part would tear it.
         self.storing = threading.Lock()
-        kept = plan.replica_every > 0 and bool(secret)
+        kept = plan.snapshots.replica_every > 0 and bool(secret)
         self._replicas = Replicas(self._path, plan, attempt=attempt, host=host, secret=secret, tls=tls) if kept else None
 
     @property
     def flushes(self) -> bool:
         """Whether the next round waits for what is being persisted."""
-        return self._plan.elastic_mode is ElasticMode.UCP
+        return self._plan.snapshots.elastic_mode is ElasticMode.UCP
 
     async def begin(self) -> None:
         """Make the folder. Where that cannot be, workers find none, and nothing is kept."""
@@ -96,7 +96,7 @@ class SnapshotKeeper:
         """Return what workers are told."""
         told = {env.SNAPSHOT_DIR: str(self._path)}
         if self._replicas is not None:
-            told[env.SNAPSHOT_REPLICA] = str(self._plan.replica_every)
+            told[env.SNAPSHOT_REPLICA] = str(self._plan.snapshots.replica_every)
         return {**told, env.SAVE_AT_BREAKPOINT: "1"} if self._wanted else told
 
     @property

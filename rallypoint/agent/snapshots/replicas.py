@@ -29,7 +29,7 @@ class Replicas:
     """
 
     def __init__(self, folder: Path, plan: Plan, *, attempt: int, host: str, secret: str, tls: Tls | None = None) -> None:
-        shelf = ReplicaShelf(folder, limit=plan.replica_limit, attempt=attempt)
+        shelf = ReplicaShelf(folder, limit=plan.snapshots.replica_limit, attempt=attempt)
         self._host, self._server = host, ReplicaServer(shelf, secret=secret, tls=tls)
         self._sender = ReplicaSender(folder, secret=secret, attempt=attempt, tls=tls)
         self.address = ""

@@ -216,7 +216,7 @@ class Host:
         if name not in self._roles:
             role = role_plan(self._plan, name)
             plan = role.read()
-            again = self._plan.node_replacements > 0 or role.on_failure == "role"
+            again = self._plan.budgets.node_replacements > 0 or role.on_failure == "role"
             launcher = warm_launcher(plan, self._folder / f"modules-{name}.txt", self._spawner, self._reaper, again=again)
             self._roles[name] = _Role(role=role, plan=plan, launcher=launcher, base=dict(os.environ))
         return self._roles[name]
@@ -256,10 +256,10 @@ class Host:
     def _logs_of(self, unit: _Unit, role: _Role) -> Path:
         """Return the folder of the output of one life: its own, or below the `log_dir` of the job."""
         start = unit.start
-        if not role.plan.log_dir:
+        if not role.plan.logs.log_dir:
             return unit.folder
         life = life_name(start.attempt, start.reset, start.incarnation)
-        return unit_logs(role.plan.log_dir, self._plan.name) / unit_name(start.role, start.index) / life
+        return unit_logs(role.plan.logs.log_dir, self._plan.name) / unit_name(start.role, start.index) / life
 
     async def _emptied(self, unit: _Unit) -> None:
         """End what an instance has left in its process group; return when it is empty."""

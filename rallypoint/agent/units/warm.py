@@ -21,12 +21,12 @@ log = logging.getLogger("rallypoint.host")
 
 def warm_launcher(plan: Plan, learned: Path, spawner: Spawner, reaper: Reaper, *, again: bool) -> Launcher:
     """Return what starts the instances of a role; without a zygote where none is started `again`."""
-    if not again or plan.start_method in ("spawn", "forkserver"):
+    if not again or plan.workers.start_method in ("spawn", "forkserver"):
         return Launcher(spawner, None)
     startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
     wanted = Wanted(
-        standbys=1 if plan.standbys is None else plan.standbys,
-        preload=declared((*plan.preload, os.environ.get(env.PRELOAD, ""))),
+        standbys=1 if plan.workers.standbys is None else plan.workers.standbys,
+        preload=declared((*plan.workers.preload, os.environ.get(env.PRELOAD, ""))),
         learned=learned,
         startup=startup,
     )

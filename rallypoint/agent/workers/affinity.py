@@ -41,11 +41,11 @@ class Binding(str, enum.Enum):
 
 def worker_cpus(plan: Plan, env: Mapping[str, str]) -> dict[int, frozenset[int]]:
     """Return the CPUs for each worker of a node by its local rank, none where the plan binds none; raises `ConfigError`."""
-    if not plan.numa_binding:
+    if not plan.workers.numa_binding:
         return {}
-    binding, count = Binding(plan.numa_binding), plan.nproc_per_node
+    binding, count = Binding(plan.workers.numa_binding), plan.nproc_per_node
     # Where Ascend's NPUs are the kernel does not say by a name that is known here: their workers are dealt out.
-    gpus = gpu_addresses(env) if plan.accelerator == NVIDIA else []
+    gpus = gpu_addresses(env) if plan.devices.accelerator == NVIDIA else []
     allowed = os.sched_getaffinity(0)
     return {worker: cpus_for(binding, worker, gpus, allowed, workers=count) for worker in range(count)}
 

@@ -41,7 +41,7 @@ class Streams:
     @classmethod
     def from_plan(cls, plan: Plan) -> Streams:
         """Return what a plan says for all ranks."""
-        return cls(redirects=plan.redirects, tee=plan.tee)
+        return cls(redirects=plan.logs.redirects, tee=plan.logs.tee)
 
     def teed(self, local_rank: int) -> int:
         """Return the streams of `local_rank` that are copied to the console."""

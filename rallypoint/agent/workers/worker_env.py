@@ -79,11 +79,11 @@ def worker_env(base: Mapping[str, str], plan: Plan, place: Place) -> dict[str, s
     result.setdefault("GLOO_ENABLE_STORE_V2_API", "1")
     if plan.nproc_per_node > 1:
         result.setdefault("OMP_NUM_THREADS", "1")
-    kind = accelerator(plan.accelerator)
-    if plan.virtual_local_rank and kind.visible:
+    kind = accelerator(plan.devices.accelerator)
+    if plan.workers.virtual_local_rank and kind.visible:
         result[kind.visible] = visible_device(result, place.local_rank, kind.visible)
     if kind.needs_ports:
-        result.setdefault(env.TRAINING_PORT, str(plan.training_port))  # where the nodes agree on none
+        result.setdefault(env.TRAINING_PORT, str(plan.devices.training_port))  # where the nodes agree on none
     result["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, result.get("PYTHONPATH"))))
     return {**result, **round_env(plan, place)}
 
@@ -114,7 +114,7 @@ def _torchrun_env(plan: Plan, place: Place) -> dict[str, str]:
     assignment = place.assignment
     host, port = split_address(assignment.store)
     return {
-        "LOCAL_RANK": "0" if plan.virtual_local_rank else str(place.local_rank),
+        "LOCAL_RANK": "0" if plan.workers.virtual_local_rank else str(place.local_rank),
         "RANK": str(place.rank),
         "GROUP_RANK": str(assignment.group_rank),
         "ROLE_RANK": str(place.rank),

@@ -30,7 +30,7 @@ _WITHIN = 60.0
 
 def check_extension(plan: Plan, *, within: float = _WITHIN) -> None:
     """Raise `SubmitError` when the plan names a failover extension that cannot be loaded within so many seconds."""
-    name = plan.failover_extension
+    name = plan.failures.failover_extension
     if name:
         field = "fault_tolerance.dynamic_failover_extension"
         _try(plan, "rallypoint.agent.node.extension", name, field=field, what=f"{name}: it was", within=within)
@@ -92,14 +92,14 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
     _check_entrypoint(plan)
     check_extension(plan)
     check_pre_checks(plan)
-    _check_port(plan.coordinator_port, host, "rendezvous.port", "0 to use a free port")
+    _check_port(plan.rendezvous.coordinator_port, host, "rendezvous.port", "0 to use a free port")
     port = metrics_port(plan, pod=False)
-    if port and port == plan.coordinator_port:
+    if port and port == plan.rendezvous.coordinator_port:
         raise SubmitError(f"health.metrics_port: {port} is already the coordinator port (rendezvous.port); choose another port")
     _check_port(port, host, "health.metrics_port", "0 for no metrics")
     check_writable("RALLYPOINT_HOME", home)
-    if plan.log_dir:
-        check_writable("logs.dir", Path(plan.log_dir))
+    if plan.logs.log_dir:
+        check_writable("logs.dir", Path(plan.logs.log_dir))
     if plan.checkpoint_dir and "://" not in plan.checkpoint_dir:
         check_writable("checkpoint_dir", Path(plan.checkpoint_dir))
 

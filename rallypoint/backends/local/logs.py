@@ -165,8 +165,8 @@ class LogReader:
         found = set()
         for attempt, node in self._folder.nodes():
             root, logs = self._folder.path.parent, node.path / "logs"
-            if self._plan.log_dir and not self._own:
-                root = Path(self._plan.log_dir)
+            if self._plan.logs.log_dir and not self._own:
+                root = Path(self._plan.logs.log_dir)
                 logs = root / self._plan.name / f"attempt-{attempt}" / f"node-{node.number}.{node.incarnation}"
             for path in logs.glob(f"round-*/rank-{'*' if self._rank is None else self._rank}.*"):
                 match = _RANK.fullmatch(f"{path.parent.name}/{path.name}")
@@ -189,9 +189,9 @@ class UnitLogReader(LogReader):
     def _segments(self) -> set[_Segment]:
         found, root = set(), self._folder.path.parent
         folders = [host.path / UNITS for _, host in self._folder.hosts()]
-        if self._plan.log_dir and not self._own:
-            root = Path(self._plan.log_dir)
-            folders = [unit_logs(self._plan.log_dir, self._folder.path.name)]
+        if self._plan.logs.log_dir and not self._own:
+            root = Path(self._plan.logs.log_dir)
+            folders = [unit_logs(self._plan.logs.log_dir, self._folder.path.name)]
         for folder in folders:
             for path in folder.glob(f"{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*"):
                 index, life = read_count(path.parents[1].name.removeprefix(f"{self._role}-")), read_life(path.parent.name)

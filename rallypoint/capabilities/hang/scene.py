@@ -38,8 +38,8 @@ class HangSettings:
             hang_downtime=own.hang_downtime,
             hang_detection=own.hang_detection,
             hang_learning=own.hang_learning,
-            warmup_grace=plan.warmup_grace,
-            report_interval=plan.report_interval,
+            warmup_grace=plan.grace.warmup_grace,
+            report_interval=plan.rendezvous.report_interval,
         )
 
     @property

@@ -221,7 +221,7 @@ def create(context: NodeContext) -> Checker | None:
 def probe_env(base: Mapping[str, str], plan: Plan, task: CheckTask, local_rank: int, *, fd: int | None) -> dict[str, str]:
     """Return the whole environment of a probe: that of a worker, as far as a collective needs it, and its task."""
     host, port = split_address(task.store)
-    kind = accelerator(plan.accelerator)
+    kind = accelerator(plan.devices.accelerator)
     told: dict[str, Any] = {"whole": task.whole, "limit": task.limit, "key": f"check-{task.term}-{task.number}", "fd": fd}
     if kind.name != NVIDIA:
         told["device"] = (kind.device, kind.backend, kind.module)

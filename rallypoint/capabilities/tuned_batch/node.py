@@ -156,7 +156,7 @@ class GpuPeak:
 def peak_of(plan: Plan, env: Mapping[str, str] = os.environ) -> Peak:
     """Return the memory measurement for the workers of a plan on this node."""
     limit = PlanSection.of(plan).tuning_memory
-    if plan.accelerator == "nvidia.com/gpu" and _gpus(env):
+    if plan.devices.accelerator == "nvidia.com/gpu" and _gpus(env):
         return GpuPeak(limit, env)
     return HostPeak(limit)
 

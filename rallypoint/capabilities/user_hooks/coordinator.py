@@ -56,7 +56,7 @@ class UserHooks(CoordinatorCapability[PreChecks]):
 
     def __init__(self, plan: Plan) -> None:
         self._ops = PlanSection.of(plan).pre_check_ops
-        self._replaceable = plan.node_replacements > 0 or plan.profile is Profile.APPWRAPPER
+        self._replaceable = plan.budgets.node_replacements > 0 or plan.profile is Profile.APPWRAPPER
 
     def restore(self, published: JobStatus | None, *, continues: bool, now: float) -> PreChecks:
         """Return the initial state; the operators of an attempt that has trained do not run again."""
@@ -143,8 +143,8 @@ def facts(plan: Plan, view: RoundView, known: Mapping[int, str], now: float) -> 
         "min_nodes": view.min_nodes,
         "max_nodes": view.max_nodes,
         "node_unit": plan.node_unit,
-        "pending_timeout": plan.pending_timeout,
-        "pending_fail_strategy": plan.pending_fail_strategy,
+        "pending_timeout": plan.grace.pending_timeout,
+        "pending_fail_strategy": plan.grace.pending_fail_strategy,
         "waited": max(0.0, now - view.since),
         "nodes": nodes,
     }

@@ -77,7 +77,7 @@ async def ask_operators(context: ServiceContext, environ: Mapping[str, str]) -> 
 
 async def _ask_all(context: ServiceContext, host: _Host, operators: Sequence[Operator]) -> None:
     plan, clock = context.plan, context.clock
-    until = may_ask_until(clock(), plan.pending_timeout)
+    until = may_ask_until(clock(), plan.grace.pending_timeout)
     known: dict[int, str] = {}
     state, _ = context.state_of("user_hooks")
     places = [index for index, one in enumerate(state.told) if one.state is not PreCheckState.BYPASSED]

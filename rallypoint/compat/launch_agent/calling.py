@@ -245,7 +245,7 @@ def _run(config: LaunchConfig, settled: Settled, folder: Path, events: Any) -> t
             threading.Thread(target=_watch, args=(process, news), daemon=True, name="launch-agent").start()
             told = news.get()
             if isinstance(told, signal.Signals):
-                _end(process, told, events, options.plan.stop_grace, options.plan.nproc_per_node, news)
+                _end(process, told, events, options.plan.workers.stop_grace, options.plan.nproc_per_node, news)
                 raise signalled(told)
         finally:
             _put_away(process)

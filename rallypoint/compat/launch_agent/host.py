@@ -231,4 +231,4 @@ async def _run(orders: Orders, folder: Path) -> Ending:
 def _agreement(orders: Orders) -> EtcdAgreement | None:
     if orders.etcd is None:
         return None
-    return EtcdAgreement(orders.etcd, within=orders.options.plan.join_timeout)
+    return EtcdAgreement(orders.etcd, within=orders.options.plan.rendezvous.join_timeout)

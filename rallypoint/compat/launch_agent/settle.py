@@ -25,7 +25,8 @@ from rallypoint.compat.launch_agent.config import DEFAULT_TIMEOUT, LaunchConfig,
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.launched import ARGUMENTS, LAUNCHED_MODULE, PICKLE, SentCall
-from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.plan import Entry, Plan, RendezvousSettings
+from rallypoint.wire.sections import build
 
 __all__ = [
     "Entrypoint",
@@ -322,7 +323,8 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
     }
     # A later change of rdzv_timeout counts as well: it wins, as when the config was made.
     timeout = config.rdzv_timeout if config.rdzv_timeout != -1 else configs.get("timeout", DEFAULT_TIMEOUT)
-    return Plan(
+    return build(
+        Plan,
         name=config.run_id,
         role=config.role,
         min_nodes=config.min_nodes,
@@ -339,7 +341,7 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
         numa_binding=_numa(config.numa_options),
         report_interval=float(config.monitor_interval),
         join_timeout=_seconds(configs.get("join_timeout", timeout), "rdzv_configs['timeout']"),
-        last_call=limits.get("last_call", Plan.last_call),
+        last_call=limits.get("last_call", RendezvousSettings.last_call),
         node_lease=limits.get("node_lease", _lease(configs)),
         fence_timeout=limits.get("fence_timeout", FENCE_TIMEOUT),
     )
@@ -347,7 +349,7 @@ def _plan(config: LaunchConfig, entrypoint: Entrypoint, env: Mapping[str, str]) 
 
 def _lease(configs: Mapping[str, Any]) -> float:
     if not any(key in configs for key in _ALIVE):
-        return Plan.node_lease
+        return RendezvousSettings.node_lease
     interval, attempts = (_seconds(configs.get(key, default), f"rdzv_configs[{key!r}]") for key, default in _ALIVE.items())
     return interval * attempts
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from rallypoint.agent.node.starting import restarts
@@ -22,7 +20,7 @@ from tests.capabilities.hang.test_rounds import found, quiet, says
 
 def kept(**arguments: object) -> HangSettings:
     """Return the settings of a job with these arguments."""
-    return dataclasses.replace(HangSettings.from_plan(plan(**arguments)), warmup_grace=60.0)
+    return replaced(HangSettings.from_plan(plan(**arguments)), warmup_grace=60.0)
 
 
 @pytest.mark.argument("hang_detection")
@@ -78,6 +76,6 @@ def test_a_flag_of_a_run_by_hand_reaches_the_plan(line: str, field: str, expecte
 
 def test_a_zygote_pays_where_hangs_are_answered_by_a_restart() -> None:
     """Also in a job whose faults are not."""
-    once = dataclasses.replace(plan(nnodes=1), max_restarts=0)
+    once = replaced(plan(nnodes=1), max_restarts=0)
 
     assert [restarts(replaced(once, hang_detection=action)) for action in (1, 2)] == [False, True]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
@@ -10,6 +9,7 @@ import pytest
 from rallypoint.capabilities.node_check.node import Seen, probe_env, read_probe
 from rallypoint.wire.check import CheckTask
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.sections import replaced
 
 TASK = CheckTask(term=2, number=7, store="[fd00::1]:4711", group_rank=1, first_rank=2, world_size=4, limit=60.0)
 PLAN = Plan(
@@ -59,7 +59,7 @@ def test_the_environment_of_a_probe_is_that_of_a_small_world() -> None:
 
 def test_the_check_is_told_what_to_speak() -> None:
     """HCCL and its module for NPUs; for NVIDIA's GPUs nothing: that is what a probe takes by itself."""
-    npus, gpus = (dataclasses.replace(PLAN, accelerator=kind) for kind in ("ascend-npu", "nvidia.com/gpu"))
+    npus, gpus = (replaced(PLAN, accelerator=kind) for kind in ("ascend-npu", "nvidia.com/gpu"))
     task = CheckTask(number=1, term=1, store="127.0.0.1:1", first_rank=0, world_size=2, group_rank=0, whole=False, limit=1.0)
 
     told = [json.loads(probe_env({}, plan, task, 0, fd=None)["RALLYPOINT_CHECK"]) for plan in (npus, gpus)]

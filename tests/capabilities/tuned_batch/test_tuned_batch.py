@@ -28,7 +28,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import AgentState, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.sections import with_sections
+from rallypoint.wire.sections import replaced, with_sections
 from tests.agent.fakes import TWO, new_state, report
 from tests.waiting import eventually_async
 
@@ -297,5 +297,5 @@ def test_a_gpu_is_asked_by_its_place(tmp_path: Path, monkeypatch) -> None:
     assert peak_of(plan, {"CUDA_VISIBLE_DEVICES": "GPU-c"}).read({0: 5}) == 300 * MIB
     assert isinstance(peak_of(plan, {"CUDA_VISIBLE_DEVICES": "-1"}), HostPeak)
     assert peak.read({5: 5}) == 0
-    assert isinstance(peak_of(dataclasses.replace(plan, accelerator="cpu"), {}), HostPeak)
+    assert isinstance(peak_of(replaced(plan, accelerator="cpu"), {}), HostPeak)
     assert peak_of(with_sections(plan, PlanSection(tuning_memory=5)), {}).limit() == 5

@@ -158,7 +158,7 @@ def test_a_node_that_is_to_be_replaced_leaves_and_its_machine_is_kept_off() -> N
 
 def test_where_nobody_replaces_nodes_the_attempt_ends() -> None:
     """Nothing is waited for in vain."""
-    state = waiting(dataclasses.replace(PLAN, node_replacements=0))
+    state = waiting(replaced(PLAN, node_replacements=0))
     state = heard(state, bad(Action(kind=ActionKind.RELAUNCH, node=1)))
 
     assert state.verdict is not None

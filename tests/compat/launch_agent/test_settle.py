@@ -228,14 +228,26 @@ def test_limits_reach_the_plan() -> None:
     found = settled(rdzv_backend="c10d", rdzv_configs=configs, monitor_interval=4, max_restarts=7)
 
     plan = found.options.plan
-    assert (plan.join_timeout, plan.last_call, plan.node_lease, plan.fence_timeout) == (6.0, 1.0, 2.0, 3.0)
-    assert (plan.report_interval, plan.max_restarts, plan.node_replacements, plan.name) == (4.0, 7, 0, "job")
+    assert (
+        plan.rendezvous.join_timeout,
+        plan.rendezvous.last_call,
+        plan.rendezvous.node_lease,
+        plan.rendezvous.fence_timeout,
+    ) == (6.0, 1.0, 2.0, 3.0)
+    assert (plan.rendezvous.report_interval, plan.budgets.max_restarts, plan.budgets.node_replacements, plan.name) == (
+        4.0,
+        7,
+        0,
+        "job",
+    )
     assert found.notes == ("rdzv_configs: read_timeout: ignored; only torch's own rendezvous uses it",)
 
 
 def test_torchs_keep_alive_is_a_lease() -> None:
     """So many silent intervals are one lease; ours wins where both are said."""
-    found = [settled(rdzv_configs=c).options.plan.node_lease for c in ({"keep_alive_interval": 2}, {"node_lease": 4})]
+    found = [
+        settled(rdzv_configs=c).options.plan.rendezvous.node_lease for c in ({"keep_alive_interval": 2}, {"node_lease": 4})
+    ]
 
     assert found == [6.0, 4.0]
 
@@ -247,8 +259,8 @@ def test_newer_fields_reach_the_plan() -> None:
 
     plan = settled(virtual_local_rank=True, numa_options=told).options.plan
 
-    assert (plan.virtual_local_rank, plan.numa_binding) == (True, "core-complex")
-    assert settled(numa_options="node").options.plan.numa_binding == "node"
+    assert (plan.workers.virtual_local_rank, plan.workers.numa_binding) == (True, "core-complex")
+    assert settled(numa_options="node").options.plan.workers.numa_binding == "node"
     assert settled(duplicate_stderr_filters=["loss"]).options.streams.duplicate_err == ("loss",)
 
 
@@ -260,7 +272,7 @@ def test_a_start_method_is_kept_to_where_somebody_chose_it(chosen: str | None, m
     """Unset, the agent takes the quickest that works."""
     found = settled() if chosen is None else settled(start_method=chosen)
 
-    assert found.options.plan.start_method == method
+    assert found.options.plan.workers.start_method == method
 
 
 def test_a_timeout_that_is_set_later_counts() -> None:
@@ -268,7 +280,7 @@ def test_a_timeout_that_is_set_later_counts() -> None:
     config = LaunchConfig(1, 1, 1, run_id="job", rdzv_backend="c10d")
     config.rdzv_timeout = 12
 
-    assert settle(config, TARGET, {}, has_etcd=False).options.plan.join_timeout == 12.0
+    assert settle(config, TARGET, {}, has_etcd=False).options.plan.rendezvous.join_timeout == 12.0
 
 
 @pytest.mark.parametrize(
@@ -281,7 +293,7 @@ def test_a_timeout_that_is_set_later_counts() -> None:
 )
 def test_the_grace_has_an_order(field: int | None, env: dict[str, str], grace: float) -> None:
     """The field, then torch's variable, then its default."""
-    assert settled(shutdown_timeout=field, env=env).options.plan.stop_grace == grace
+    assert settled(shutdown_timeout=field, env=env).options.plan.workers.stop_grace == grace
 
 
 def test_streams_are_read_in_every_form() -> None:

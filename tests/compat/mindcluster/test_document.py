@@ -198,7 +198,11 @@ def test_the_budgets_follow_fault_retry_times(times, resets, replacements):
     plan = plan_of({"fault-retry-times": times})
     own = plan_of({"fault-retry-times": times}, fault_tolerance={"retry_limit": 2}, recovery={"node_replacements": 1})
 
-    assert (plan.retry_limit, plan.node_replacements, plan.scheduling.fault_retry_times) == (resets, replacements, int(times))
+    assert (plan.budgets.retry_limit, plan.budgets.node_replacements, plan.scheduling.fault_retry_times) == (
+        resets,
+        replacements,
+        int(times),
+    )
     assert (own.retry_limit, own.node_replacements) == (2, 1)
 
 

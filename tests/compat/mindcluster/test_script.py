@@ -273,7 +273,7 @@ def test_defaults_of_the_profile() -> None:
     """MindCluster's own."""
     plan = plan_of()
 
-    assert (plan.max_restarts, plan.report_interval) == (32767, 5.0)
+    assert (plan.budgets.max_restarts, plan.rendezvous.report_interval) == (32767, 5.0)
 
 
 def test_a_label_framework_of_another_job_means_nothing() -> None:

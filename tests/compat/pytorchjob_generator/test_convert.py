@@ -226,7 +226,7 @@ def test_what_is_another_thing_in_a_job_is_told():
     assert notes(namespace=None) == []
     assert notes() == ["namespace"]
     assert sorted(notes(namespace=None, **changed)) == sorted(changed)
-    assert plan(**changed).max_restarts == 3
+    assert plan(**changed).budgets.max_restarts == 3
 
 
 @pytest.mark.parametrize("key", [pytest.param(key, id=key) for key in [*OF_1_1_5, *OF_1_1_12]])

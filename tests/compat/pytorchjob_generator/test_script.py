@@ -122,7 +122,7 @@ def test_the_agent_reads_those_flags():
     options = read_options(build_parser().parse_args(words), {})
 
     assert (options.plan.min_nodes, options.plan.max_nodes, options.plan.nproc_per_node) == (2, 4, 8)
-    assert (options.plan.max_restarts, options.plan.entrypoint) == (5, "helloworld.py")
+    assert (options.plan.budgets.max_restarts, options.plan.entrypoint) == (5, "helloworld.py")
     assert options.meeting is not None
     assert (options.meeting.host, options.meeting.port, options.meeting.may_host) == ("master", 23456, True)
 

@@ -20,7 +20,7 @@ def test_defaults_are_those_of_the_page():
     assert document["recovery"] == {"node_replacements": 10}
     assert document["fault_tolerance"] == {"retry_limit": 10}
     (plan,) = compile_plan(load_job(document))
-    assert (plan.node_replacements, plan.retry_limit, plan.coordinator_replacements) == (10, 10, 10)
+    assert (plan.budgets.node_replacements, plan.budgets.retry_limit, plan.budgets.coordinator_replacements) == (10, 10, 10)
 
 
 def test_a_default_leaves_what_the_document_has():
@@ -104,7 +104,7 @@ def test_strategies_are_budgets_of_an_elastic_role(strategy, budgets):
     document = JobBuilder().train("a.py").build().to_document(failover_exec_strategy=strategy)
     (plan,) = compile_plan(load_job(document))
 
-    assert (plan.max_restarts, plan.node_replacements, plan.retry_limit) == budgets
+    assert (plan.budgets.max_restarts, plan.budgets.node_replacements, plan.budgets.retry_limit) == budgets
 
 
 def test_a_task_of_airflow_uses_the_operator(monkeypatch):

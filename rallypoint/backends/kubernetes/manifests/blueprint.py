@@ -96,7 +96,7 @@ def in_the_image(plan: Plan, role: Role) -> Plan:
 
 def _notes(plan: Plan, role: Role) -> Iterator[str]:
     yield f"uid: {PLACEHOLDER} is a placeholder; submit generates the UID and the token in the Secret"
-    if plan.log_dir:
+    if plan.logs.log_dir:
         yield f"logs.dir: not used; worker output goes to the pod log and to {RUN} in the pod"
     if plan.checkpoint_dir and not _is_mounted(plan, role):
         yield f"checkpoint_dir: {plan.checkpoint_dir} is not on a mounted volume; its files are lost with the pod"

@@ -141,7 +141,7 @@ def container_of(spec: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 def coordinator_port(plan: Plan) -> int:
     """Return where the coordinator listens: each pod has an address of its own, so one number serves all."""
-    return plan.coordinator_port or COORDINATOR_PORT
+    return plan.rendezvous.coordinator_port or COORDINATOR_PORT
 
 
 def agent_command(role: Role, plan: Plan, *words: object) -> list[str]:
@@ -155,7 +155,7 @@ def agent_command(role: Role, plan: Plan, *words: object) -> list[str]:
 def grace_seconds(role: Role, plan: Plan) -> int:
     """Return how long a pod has from TERM to KILL: whole seconds, as Kubernetes counts."""
     grace = role.termination_grace_period
-    return math.ceil(plan.stop_grace + _GRACE_MARGIN if grace is None else grace)
+    return math.ceil(plan.workers.stop_grace + _GRACE_MARGIN if grace is None else grace)
 
 
 def pod_defaults(role: Role, plan: Plan, container: str) -> dict[str, Any]:

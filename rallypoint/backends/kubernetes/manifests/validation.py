@@ -62,8 +62,10 @@ def _paths(place: Place, role: Role) -> Iterator[Wrong]:
 
 
 def _grace(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
-    if grace_seconds(role, plan) < plan.stop_grace:
-        allowed = f"at least recovery.stop_grace_period ({plan.stop_grace:g}s), because Kubernetes kills the pod at its end"
+    if grace_seconds(role, plan) < plan.workers.stop_grace:
+        allowed = (
+            f"at least recovery.stop_grace_period ({plan.workers.stop_grace:g}s), because Kubernetes kills the pod at its end"
+        )
         yield place.at("termination_grace_period").refused(f"{role.termination_grace_period:g}s", allowed)
 
 
@@ -72,9 +74,9 @@ def _ports(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
     if metrics_port(plan, pod=True) == coordinator_port(plan):
         allowed = "another port; public metrics must not share the coordinator port"
         yield Place().at("health", "metrics_port").refused(metrics_port(plan, pod=True), allowed)
-    if template.get("hostNetwork") and plan.coordinator_port == AGENT_PORT:
+    if template.get("hostNetwork") and plan.rendezvous.coordinator_port == AGENT_PORT:
         allowed = f"another port than {AGENT_PORT}, which the agents use; with hostNetwork both can run on one node"
-        yield Place().at("rendezvous", "port").refused(plan.coordinator_port, allowed)
+        yield Place().at("rendezvous", "port").refused(plan.rendezvous.coordinator_port, allowed)
     at = place.at("pod_template", "spec", "containers")
     for container in template.get("containers") or ():
         for port in container.get("ports") or ():

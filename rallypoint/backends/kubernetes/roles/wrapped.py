@@ -137,7 +137,8 @@ def _elastic(ref: JobRef, job: ElasticJob, plan: Plan, role: Role) -> dict[str, 
     # The Secret of calls between roles belongs to jobs of kind `pods`.
     single = single.model_copy(update={key: getattr(role, key) for key in ("volumes", "volume_mounts")})
     template = pod_template(spec.model_copy(update={"roles": (single,)}), in_the_image(own, single), single)
-    meeting = {"MASTER_ADDR": f"{job.name}-{role.name}-0-0.{job.name}", "MASTER_PORT": str(own.coordinator_port or MASTER_PORT)}
+    port = own.rendezvous.coordinator_port or MASTER_PORT
+    meeting = {"MASTER_ADDR": f"{job.name}-{role.name}-0-0.{job.name}", "MASTER_PORT": str(port)}
     trainer = template["spec"]["containers"][0]
     trainer["env"] = [*({"name": name, "value": value} for name, value in meeting.items()), *trainer["env"]]
     return _replicated(role.name, own.max_nodes, template, restart="Never", restarts=0)

@@ -171,7 +171,7 @@ class Observer:
 
     async def _look_closer(self, record: JobRecord, pods: Iterable[PodView], plan: Plan | None) -> None:
         """Read the last words of those that ended, and the events of those whose volumes do not come."""
-        lines = _TAIL if plan is None else plan.log_tail
+        lines = _TAIL if plan is None else plan.logs.log_tail
         mine = [p for p in pods if p.labels.attempt == record.attempt and p.labels.part is Part.NODE]
         for pod in mine:
             if mounts(pod):
@@ -205,7 +205,7 @@ class Observer:
         if host is not None:
             around = dataclasses.replace(around, host=host)
         if plan is not None:
-            around = dataclasses.replace(around, fence=plan.fence_timeout)
+            around = dataclasses.replace(around, fence=plan.rendezvous.fence_timeout)
         return node_seen(pod, around)
 
     def _stuck(self, pod: PodView) -> float:
@@ -217,7 +217,7 @@ class Observer:
 
     def _unreachable(self, pod: PodView, host: HostView | None, plan: Plan | None) -> float:
         """Return for how many seconds nobody has heard of a pod's machine; 0 where somebody has."""
-        grace = _STUCK + (0.0 if plan is None else plan.stop_grace + plan.stop_grace)
+        grace = _STUCK + (0.0 if plan is None else plan.workers.stop_grace + plan.workers.stop_grace)
         late = pod.deleting and not pod.over and self._lasts(pod, "deleting") > grace
         if late or (host is not None and out_of_reach(pod, host)) or pod.phase == "Unknown":
             return max(self._lasts(pod, "unreachable"), 1e-3)

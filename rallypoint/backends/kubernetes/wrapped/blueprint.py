@@ -23,6 +23,7 @@ from rallypoint.job.compile_roles import compile_roles, has_roles
 from rallypoint.job.profiles import MOST_RESETS, defaults_of
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Kind, OrphanPolicy, Plan, Profile
+from rallypoint.wire.sections import replaced
 
 __all__ = ["draw"]
 
@@ -59,8 +60,8 @@ def draw(
         job = _job(manifest, sets, read)
     plan = _plan(job, sets, orphan_policy)
     # The controller has no upper limit of retries, a job file has.
-    limit = max(plan.retry_limit, read.values.get("retry_limit", 0))
-    plan = dataclasses.replace(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit)
+    limit = max(plan.budgets.retry_limit, read.values.get("retry_limit", 0))
+    plan = replaced(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit)
     plan = _of_driver(plan) if plan.kind in RAYS else plan
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner="", now=0.0)
@@ -104,8 +105,8 @@ def _refuse_rays(manifest: Mapping[str, Any]) -> None:
 def _of_driver(plan: Plan) -> Plan:
     """Return the plan of a job whose only node is the driver of a Ray cluster."""
     # A RayCluster runs until it is deleted; of a RayJob KubeRay deletes the pods, and the object tells how it ended.
-    kept = plan.success_ttl if plan.kind is Kind.RAYJOB else 0.0
-    return dataclasses.replace(plan, min_nodes=1, max_nodes=1, node_unit=1, roles=(), tls="", success_ttl=kept)
+    kept = plan.grace.success_ttl if plan.kind is Kind.RAYJOB else 0.0
+    return replaced(plan, min_nodes=1, max_nodes=1, node_unit=1, roles=(), tls="", success_ttl=kept)
 
 
 def _beside(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:

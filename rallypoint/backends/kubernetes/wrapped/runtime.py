@@ -132,7 +132,7 @@ class Wrapped:
         for pod in pods:
             if pod.uid not in known and _has_failed(pod):
                 try:
-                    known[pod.uid] = await read_tail(self._cluster, pod, plan.log_tail)
+                    known[pod.uid] = await read_tail(self._cluster, pod, plan.logs.log_tail)
                 except BackendError as error:
                     log.info("pod=%s: cannot read the last log lines of the pod: %s", pod.name, error)
                     known[pod.uid] = ()

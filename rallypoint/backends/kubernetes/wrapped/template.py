@@ -23,7 +23,7 @@ from rallypoint.job import ElasticJob, Role, compile_plan
 from rallypoint.job.annotations import write_annotations
 from rallypoint.job.compile_roles import has_roles
 from rallypoint.wire.env import CHECKPOINT_DIR
-from rallypoint.wire.plan import Entry, Kind, Plan
+from rallypoint.wire.plan import Entry, Kind, Plan, WorkerSettings
 
 __all__ = ["MASTER_PORT", "pod_template", "pytorchjob_of"]
 
@@ -80,7 +80,7 @@ def pod_template(job: ElasticJob, plan: Plan, role: Role) -> dict[str, Any]:
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != _SECRET]
     trainer, *others = spec["containers"]
     trainer["name"] = _CONTAINER
-    trainer["ports"] = [{"name": _PORT, "containerPort": plan.coordinator_port or MASTER_PORT, "protocol": "TCP"}]
+    trainer["ports"] = [{"name": _PORT, "containerPort": plan.rendezvous.coordinator_port or MASTER_PORT, "protocol": "TCP"}]
     trainer["volumeMounts"] = [mount for mount in trainer["volumeMounts"] if mount["name"] != _SECRET]
     trainer["env"] = [*trainer.get("env", ()), *_environment(plan)]
     trainer["command"] = _command(plan, role)
@@ -137,12 +137,12 @@ def _flags(plan: Plan) -> Iterator[str]:
     flags = {
         "--nnodes": f"{plan.min_nodes}:{plan.max_nodes}",
         "--nproc-per-node": plan.nproc_per_node,
-        "--max-restarts": plan.max_restarts,
+        "--max-restarts": plan.budgets.max_restarts,
         "--rdzv-backend": "c10d",
         "--rdzv-id": plan.name,
-        "--shutdown-timeout": f"{plan.stop_grace:g}",
+        "--shutdown-timeout": f"{plan.workers.stop_grace:g}",
         **({"--rdzv-conf": "insecure_token=true"} if plan.insecure_token else {}),
-        **({} if plan.exit_grace == Plan.exit_grace else {"--exit-grace": f"{plan.exit_grace:g}"}),
+        **({} if plan.workers.exit_grace == WorkerSettings.exit_grace else {"--exit-grace": f"{plan.workers.exit_grace:g}"}),
     }
     for flag, value in flags.items():
         yield from (flag, str(value))

@@ -237,7 +237,7 @@ class Ledger:
             raise JobNotFoundError(f"job {given['name']!r} not found")
         folder = self._store.job(given["name"])
         reader = LogReader(
-            folder, stored.plan, rank=given.get("rank"), cursor=given.get("cursor", ""), own_folder=not stored.plan.log_dir
+            folder, stored.plan, rank=given.get("rank"), cursor=given.get("cursor", ""), own_folder=not stored.plan.logs.log_dir
         )
         return reader, stored.record.released
 

@@ -89,7 +89,7 @@ def test_rules_keep_their_order():
     """The first that matches decides."""
     rules = [{"exit_code": code, "answer": "fail-now"} for code in (3, 1, 2)]
 
-    assert [rule.exit_codes for rule in plan_of(fault_tolerance={"rules": rules}).end_rules] == [(3,), (1,), (2,)]
+    assert [rule.exit_codes for rule in plan_of(fault_tolerance={"rules": rules}).failures.end_rules] == [(3,), (1,), (2,)]
 
 
 @pytest.mark.parametrize(
@@ -157,13 +157,13 @@ def test_long_patterns_and_long_lists_of_rules_are_refused_with_their_length():
         "expected a regular expression of at most 1000 characters; this one has 1001"
     )
     assert text_of(fault_tolerance={"rules": [rule] * 101}).endswith("expected at most 100 rules; there are 101")
-    assert len(plan_of(fault_tolerance={"rules": [rule] * 100}).end_rules) == 100
+    assert len(plan_of(fault_tolerance={"rules": [rule] * 100}).failures.end_rules) == 100
 
 
 @pytest.mark.parametrize("value", ["mine::Failover", "pkg.sub_mod::Failover2"])
 def test_an_extension_names_a_module_and_a_class(value):
     """Whether there is one is known where the job runs."""
-    assert plan_of(fault_tolerance={"dynamic_failover_extension": value}).failover_extension == value
+    assert plan_of(fault_tolerance={"dynamic_failover_extension": value}).failures.failover_extension == value
 
 
 @pytest.mark.parametrize("value", ["pkg.mod:Failover", "pkg.mod", "::Failover", "pkg-mod::F", "a..b::F", "a::b.C", 7], ids=str)
@@ -178,7 +178,7 @@ def test_an_extension_of_another_form_is_refused(value):
 @pytest.mark.parametrize("value", [pytest.param(-1, id="-1"), pytest.param("2", id="2 as text"), pytest.param(0, id="0")])
 def test_a_pending_strategy_is_one_of_four_numbers(value):
     """Also where a template has made text of it."""
-    assert plan_of(fault_tolerance={"pending_fail_strategy": value}).pending_fail_strategy == int(value)
+    assert plan_of(fault_tolerance={"pending_fail_strategy": value}).grace.pending_fail_strategy == int(value)
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_other_words_out_of_bounds_are_refused(tolerance, text):
 )
 def test_node_replacements_have_dlrovers_name_too(recovery, replacements):
     """`relaunch_on_worker_failure` is the same budget."""
-    assert plan_of(recovery=recovery).node_replacements == replacements
+    assert plan_of(recovery=recovery).budgets.node_replacements == replacements
 
 
 def test_two_names_with_two_values_are_an_error():

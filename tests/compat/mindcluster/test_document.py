@@ -203,7 +203,7 @@ def test_the_budgets_follow_fault_retry_times(times, resets, replacements):
         replacements,
         int(times),
     )
-    assert (own.retry_limit, own.node_replacements) == (2, 1)
+    assert (own.budgets.retry_limit, own.budgets.node_replacements) == (2, 1)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +257,7 @@ def test_the_plans_of_other_profiles_have_no_such_settings():
 
 def test_the_profiles_own_report_interval_may_be_written():
     """The lease that it is compared with is the profile's, not that of another one."""
-    assert plan_of(health={"report_interval": "5s"}).report_interval == 5.0
+    assert plan_of(health={"report_interval": "5s"}).rendezvous.report_interval == 5.0
     with pytest.raises(JobError) as caught:
         plan_of(health={"report_interval": "5s", "node_lease": "10s"})
 

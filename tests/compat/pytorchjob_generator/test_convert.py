@@ -51,7 +51,7 @@ def test_the_base_becomes_a_job_of_fixed_size():
     assert (compiled.min_nodes, compiled.max_nodes, compiled.nproc_per_node) == (4, 4, 8)
     assert (compiled.entry, compiled.entrypoint, compiled.args) == (Entry.SCRIPT, "helloworld.py", ())
     assert compiled.setup == ("git clone https://github.com/dbarnett/python-helloworld", "cd python-helloworld")
-    assert (compiled.max_restarts, compiled.node_replacements, compiled.retry_limit) == (0, 0, 3)
+    assert (compiled.budgets.max_restarts, compiled.budgets.node_replacements, compiled.budgets.retry_limit) == (0, 0, 3)
 
 
 def test_an_elastic_one_has_our_own_rules():
@@ -59,7 +59,7 @@ def test_an_elastic_one_has_our_own_rules():
     compiled = plan(elastic=True, minPods=2, maxRestarts=5)
 
     assert (compiled.profile, compiled.min_nodes, compiled.max_nodes) == (Profile.LADDER, 2, 4)
-    assert (compiled.max_restarts, compiled.node_replacements) == (5, 3)
+    assert (compiled.budgets.max_restarts, compiled.budgets.node_replacements) == (5, 3)
 
 
 def test_fault_tolerance_has_its_own_names():

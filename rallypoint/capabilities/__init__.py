@@ -30,6 +30,7 @@ NAMES: tuple[str, ...] = (
     "hang",
     "metrics",
     "node_check",
+    "snapshots",
     "stragglers",
     "tuned_batch",
     "user_hooks",

@@ -10,18 +10,19 @@ The rendezvous and the node agent call all registered capabilities (`rallypoint.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
+from rallypoint.agent.tls import Tls
 from rallypoint.capabilities import modules
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.incident import Incident, IncidentId
 from rallypoint.wire.line import FromAgent, FromWorker
-from rallypoint.wire.messages import AgentReport, Assignment, Continue, WorkerReport
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.progress import ProgressSlot
 from rallypoint.wire.pulse import Learned
@@ -32,6 +33,7 @@ __all__ = [
     "CoordinatorCapability",
     "Effect",
     "EndAttempt",
+    "EndSaving",
     "Gauge",
     "HealIncident",
     "NodeCapability",
@@ -89,6 +91,19 @@ class EndAttempt:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EndSaving:
+    """End an attempt whose verdict is held back for a last checkpoint.
+
+    Attributes:
+        saved: whether there is a last checkpoint.
+        detail: sentence of the event and of the verdict.
+    """
+
+    saved: bool
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RecordIncident:
     """Add an incident of the job; its budget pays if its rung is not `notify`."""
 
@@ -115,7 +130,7 @@ class RestartForming:
 
 
 #: Changes that a capability may request from the rendezvous.
-Effect = RecordEvent | RecordIncident | HealIncident | ReplaceNode | RestartWorkers | RestartForming | EndAttempt
+Effect = RecordEvent | RecordIncident | HealIncident | ReplaceNode | RestartWorkers | RestartForming | EndAttempt | EndSaving
 
 
 class ReportedPeer(Protocol):
@@ -155,6 +170,7 @@ class RoundView:
         incidents: of the job, as in `JobStatus`.
         away: agents that must leave, so that another node takes their place.
         verdict: of the attempt, None while it has none.
+        ending: the verdict is held back until the effect `EndSaving`.
         min_nodes, max_nodes: bounds of the world that are in force.
         since: when this coordinator began.
     """
@@ -167,6 +183,7 @@ class RoundView:
     incidents: tuple[Incident, ...]
     away: frozenset[str]
     verdict: Verdict | None
+    ending: bool
     min_nodes: int
     max_nodes: int
     since: float
@@ -177,6 +194,12 @@ class RoundView:
             peer = self.peers.get(member.agent)
             if peer is not None:
                 yield member, peer.report
+
+    def survivors(self) -> Iterator[AgentReport]:
+        """Yield the last reports of the members of the world that do not leave."""
+        for member, report in self.members():
+            if report.state is not AgentState.LEAVING and member.agent not in self.away:
+                yield report
 
 
 class CoordinatorCapability(Generic[S]):
@@ -230,13 +253,17 @@ class CoordinatorCapability(Generic[S]):
         """Return the section of `Continue` for an agent whose workers run, by its last report; None without a request."""
         return None
 
-    def assignment_for(self, state: S, member: Member) -> Section | None:
+    def assignment_for(self, state: S, member: Member, view: RoundView) -> Section | None:
         """Return the section of a member's `Assignment`."""
         return None
 
     def reply_for_waiting(self, state: S, report: AgentReport) -> Section | None:
         """Return the section of `Continue` for an agent that waits for a round, by its last report; None without a request."""
         return None
+
+    def can_save(self, reports: Iterable[AgentReport]) -> bool:
+        """Return whether one of these agents can save a last checkpoint, after which the capability requests `EndSaving`."""
+        return False
 
     def reply_key(self, state: S) -> object:
         """Return a value that changes whenever `reply_for` may return something else for the same report."""
@@ -277,7 +304,10 @@ class NodeContext:
 
     Attributes:
         plan: of the job.
+        attempt: of the job.
         host: address of the node.
+        secret: of the job; "" if no other node takes part.
+        tls: certificates of the job; None without TLS.
         folder: of the node's own files.
         pids: returns the process ids of the living workers by local rank.
         changed: a capability calls it when the content of its section has changed.
@@ -289,7 +319,10 @@ class NodeContext:
     """
 
     plan: Plan
+    attempt: int
     host: str
+    secret: str
+    tls: Tls | None
     folder: Path
     pids: Callable[[], Mapping[int, int]]
     changed: Callable[[], None]
@@ -332,6 +365,13 @@ class NodeCapability:
 
     def on_message(self, local_rank: int, message: FromWorker) -> None:
         """Process a message of a worker (`rallypoint.wire.line`)."""
+
+    def on_failure(self) -> None:
+        """Note that a worker ended badly, or that workers were stopped without the success of the job."""
+
+    def before_regroup(self) -> Awaitable[None] | None:
+        """Return what must end before the node joins the next round, after its workers have ended; None for nothing."""
+        return None
 
     def urgent(self) -> object:
         """Return a value; the agent sends a report as soon as this value changes."""

@@ -221,7 +221,6 @@ def _master() -> tuple[Argument, ...]:
             "health",
             seed=f'[("{DLROVER_MODULE}", "{NO_PRE_CHECK}", True)]',
         ),
-        _of("training_elastic_mode", "recovery", seed="base"),
         _of("dynamic_failover_extension", "fault_tolerance", seed="None"),
     )
 
@@ -251,7 +250,6 @@ def _training() -> tuple[Argument, ...]:
         _of("log_dir", "logs", "dir", seed="n/a"),
         _of("auto_config", "roles", seed="False"),
         _of("exclude_straggler", "health", seed="False", note="an error without a check"),
-        _of("save_at_breakpoint", "recovery", seed="False"),
         _of("accelerator", "roles", seed="nvidia.com/gpu", note="also `cpu`"),
         _of("numa_affinity", "roles", seed="False", note="also the name of a binding: `socket`"),
         _of("network_check", "health", seed="False"),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
-import math
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
@@ -14,12 +13,11 @@ from rallypoint.capabilities import modules
 from rallypoint.job.model import ElasticJob
 from rallypoint.job.policies import BudgetRefill
 from rallypoint.job.profiles import block_of, specs
-from rallypoint.job.quantity import quantity
 from rallypoint.job.role import ELASTIC, Role
 from rallypoint.wire.env import CONFIG
 from rallypoint.wire.function import CALL_MODULE
 from rallypoint.wire.incident import Answer
-from rallypoint.wire.plan import Budgets, DeviceSettings, ElasticMode, EndRule, Entry, OrphanPolicy, Plan, Refill
+from rallypoint.wire.plan import Budgets, DeviceSettings, EndRule, Entry, OrphanPolicy, Plan, Refill
 from rallypoint.wire.sections import build
 
 __all__ = ["compile_plan", "digest"]
@@ -31,10 +29,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
         *("deletion_on_failure_grace_period", "success_ttl", "no_progress_limit", "lease"),
         *("pending_timeout", "pending_fail_strategy"),
     ),
-    "recovery": (
-        *("max_hangs", "refill", "save_at_breakpoint", "training_elastic_mode", "standby", "preload", "start_method"),
-        *("replica_every", "replica_limit", "exit_grace_period"),
-    ),
+    "recovery": (*("max_hangs", "refill", "standby", "preload", "start_method", "exit_grace_period"),),
     "health": (
         *("hang_downtime", "hang_detection", "hang_learning"),
         *("precheck", "network_check", "comm_perf_test", "exclude_straggler"),
@@ -172,10 +167,6 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "replace_delay": job.recovery.replace_delay,
         "stop_grace": job.recovery.stop_grace_period,
         "exit_grace": job.recovery.exit_grace_period,
-        "save_at_breakpoint": job.recovery.save_at_breakpoint,
-        "elastic_mode": ElasticMode(job.recovery.training_elastic_mode),
-        "replica_every": job.recovery.replica_every or 0,
-        "replica_limit": math.floor(quantity(job.recovery.replica_limit)) if job.recovery.replica_limit else 0,
         "standbys": job.recovery.standby,
         "preload": job.recovery.preload,
         "start_method": job.recovery.start_method or "",

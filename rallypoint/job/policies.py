@@ -23,7 +23,6 @@ from rallypoint.job.rules import (
     LIST,
     MOST_RESETS,
     PATH,
-    QUANTITY,
     Rule,
     choice,
     duration,
@@ -37,12 +36,10 @@ from rallypoint.wire.plan import (
     RULES,
     Budgets,
     DeviceSettings,
-    ElasticMode,
     GracePeriods,
     OrphanPolicy,
     Plan,
     RendezvousSettings,
-    SnapshotSettings,
     WorkerSettings,
 )
 from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
@@ -249,7 +246,7 @@ class Refills(Model):
     """That of `fault_tolerance.retry_limit`."""
 
 
-class Recovery(Model):
+class _Recovery(Model):
     """What is done about single workers and nodes within one attempt."""
 
     other_names: ClassVar[Mapping[str, str]] = {"relaunch_on_worker_failure": "node_replacements"}
@@ -266,14 +263,6 @@ class Recovery(Model):
     """From TERM to KILL when workers are stopped."""
     exit_grace_period: Annotated[float, duration(most=86400.0)] = WorkerSettings.exit_grace
     """From the end of a worker's script and exit handlers to its KILL; its own exit status counts. 0s is off."""
-    save_at_breakpoint: Annotated[bool, FLAG] = SnapshotSettings.save_at_breakpoint
-    """The last snapshot in memory is persisted when a worker died; with `Checkpoints` one is taken at each step."""
-    training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
-    """`ucp`: the next round waits until the last snapshot is in storage and proven, but not for ever (DLRover's argument)."""
-    replica_every: Annotated[int | None, whole(2, unit="steps")] = None
-    """Snapshots of steps that are a multiple of it are kept in another node's memory, too; without it none are."""
-    replica_limit: Annotated[str, QUANTITY] = ""
-    """Bytes that a node keeps of other nodes' snapshots, at the most; `replica_every` needs it."""
     standby: Annotated[int | None, whole(0, MAX_WORKERS, unit="standbys")] = None
     """Standby processes per node (docs/guides/warm-starts.md); 0 disables them. Default: one per worker."""
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
@@ -283,12 +272,11 @@ class Recovery(Model):
     refill: Refills = Refills()
     """When the faults of each budget stop to count; by default never."""
 
-    @model_validator(mode="after")
-    def _replicas_have_a_limit(self) -> Self:
-        if (self.replica_every is None) == (not self.replica_limit):
-            return self
-        name, other = ("replica_limit", "replica_every") if self.replica_limit else ("replica_every", "replica_limit")
-        raise refusal(f"no value, because {other} is not set; set both fields or none", at=name, value=getattr(self, name))
+
+if TYPE_CHECKING:
+    Recovery = _Recovery
+else:
+    Recovery = extended(_Recovery, "recovery")
 
 
 class Rendezvous(Model):

@@ -63,7 +63,6 @@ _MASTER = (
     ("hang_detection", "0|1|2", "on a hang: 0 only log, 1 report, 2 restart workers (default: 1)"),
     ("hang_downtime", "MINUTES", "minutes without progress that count as a hang; 0: off (default: 30)"),
     ("pre_check_ops", "LIST", 'checks to run before training: [("module", "Class", True)]'),
-    ("training_elastic_mode", "base|ucp", "ucp: store the last snapshot before each new round"),
     ("dynamic_failover_extension", "CLASS", "class to call after each failure, as MODULE::CLASS"),
 )
 
@@ -77,7 +76,6 @@ _TRAINING = (
     ("log_dir", "DIR", "folder of the worker logs"),
     ("auto_config", "", "start one worker per GPU or NPU of the node"),
     ("exclude_straggler", "", "replace nodes that are slow in the node check"),
-    ("save_at_breakpoint", "", "store the last in-memory snapshot when a worker dies"),
     ("accelerator", "NAME", "accelerator: nvidia.com/gpu (default), ascend-npu or cpu"),
     ("numa_affinity", "", "bind workers to the CPUs near their GPU"),
     ("network_check", "", "same as --precheck 1"),

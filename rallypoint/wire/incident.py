@@ -12,6 +12,7 @@ from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.places import RankSpan
 
 __all__ = [
+    "DUMP_TIMEOUT",
     "FREE",
     "Answer",
     "Cause",
@@ -68,6 +69,10 @@ class Answer(str, enum.Enum):
     RETRY_HERE = "retry-here"  #: the same node may try again
     RETRY_ELSEWHERE = "retry-elsewhere"  #: another node must
     FAIL_NOW = "fail-now"  #: trying again cannot help: the job ends
+
+
+#: Seconds in which a last checkpoint must be saved: as long as storage needs for a part of the state.
+DUMP_TIMEOUT = 600.0
 
 
 class Rung(str, enum.Enum):

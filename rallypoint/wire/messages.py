@@ -13,7 +13,6 @@ from typing import Any, ClassVar
 
 from rallypoint.wire.bounds import BUDGET, PID, WHOLE
 from rallypoint.wire.codec import WireError, from_json, neighbour, to_json
-from rallypoint.wire.dump import DumpAsk, DumpTold
 from rallypoint.wire.failover import Failover
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
@@ -130,8 +129,6 @@ class AgentReport:
         result: what rank 0 left as the job's result, if it ended well here; None where there is none (wire/result.py).
         keeps: how many of its workers live on where the round breaks, or that do because it broke.
         resizable: they can follow into a world of another size, too.
-        replicas: `host:port` at which it takes other nodes' snapshots; "" where it takes none.
-        dumps: it holds a snapshot, and knows where a last checkpoint would go; `dump` is its last answer about one.
         tolerance: why another controller handles the faults of processes (entry of a reset file); "" if it does not.
         free_ports: ranges that are free on its node for the workers' own use, as first, last, first, last, ...; empty where the
             plan needs none.
@@ -172,9 +169,6 @@ class AgentReport:
     result: Any = field(default=None, hash=False)
     keeps: int = 0
     resizable: bool = False
-    replicas: str = ""
-    dumps: bool = False
-    dump: DumpTold | None = None
     tolerance: str = ""
     free_ports: tuple[int, ...] = ()
     ready: bool = True
@@ -190,9 +184,9 @@ class Assignment:
 
     `node` is the slot (also for an agent that asked with -1). `store` is the `host:port` of the round's fresh TCPStore;
     the agent that listens there serves it. `digest` names the set of members, equal on all of them. `kept` counts the workers
-    of the whole world that live on from the round before; with 0 none may. `replicas` is where the next node of the ring takes
-    snapshots of this one; "" where none does. `training_port` is the first of the ports that are free on all nodes, 0 where
-    none were asked for or found; `sections` is what optional capabilities give the workers to begin with.
+    of the whole world that live on from the round before; with 0 none may. `training_port` is the first of the ports that are
+    free on all nodes, 0 where none were asked for or found; `sections` is what optional capabilities give the workers to begin
+    with.
     """
 
     limits: ClassVar = {"max_restarts": BUDGET}
@@ -208,7 +202,6 @@ class Assignment:
     max_restarts: int
     digest: str
     kept: int = 0
-    replicas: str = ""
     training_port: int = 0
     sections: Sections = NO_SECTIONS
 
@@ -239,14 +232,12 @@ class Continue:
     """Nothing new.
 
     `unsupervised`: seconds since the coordinator saw a sign of life of the job's supervisor, None where it looks for none. The
-    agent counts on by itself when the coordinator is gone. `dump`: what it is asked about a last checkpoint, repeated until a
-    report has the answer. `pace`: seconds after which to report again, while it is doubted whether the workers go on; 0 is as
-    usual. `sections`: requests of optional capabilities, each repeated until a report answers it.
+    agent counts on by itself when the coordinator is gone. `pace`: seconds after which to report again, while it is doubted
+    whether the workers go on; 0 is as usual. `sections`: requests of optional capabilities, each repeated until it is answered.
     """
 
     fence: Fence
     unsupervised: float | None = None
-    dump: DumpAsk | None = None
     pace: float = 0.0
     sections: Sections = NO_SECTIONS
 

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rallypoint.wire.bounds import BUDGET, WHOLE
+from rallypoint.wire.bounds import BUDGET
 from rallypoint.wire.incident import Answer
 from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS
 from rallypoint.wire.sections import NO_SECTIONS, Group, Sections
@@ -34,7 +34,6 @@ __all__ = [
     "Refill",
     "RendezvousSettings",
     "Scheduling",
-    "SnapshotSettings",
     "WorkerSettings",
 ]
 
@@ -324,25 +323,6 @@ class DeviceSettings(Group):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotSettings(Group):
-    """Snapshots in memory.
-
-    Attributes:
-        save_at_breakpoint: the agents persist the last snapshot in memory when a worker dies.
-        elastic_mode: what happens between two rounds.
-        replica_every: snapshots of steps that are a multiple of it are kept on another node, too; 0 is none.
-        replica_limit: bytes that a node keeps of other nodes' snapshots at the most.
-    """
-
-    limits: ClassVar = {"replica_every": WHOLE, "replica_limit": WHOLE}
-
-    save_at_breakpoint: bool = False
-    elastic_mode: ElasticMode = ElasticMode.BASE
-    replica_every: int = 0
-    replica_limit: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Plan:
     """One role of a job, ready to run.
 
@@ -380,7 +360,6 @@ class Plan:
         rendezvous: how agents and coordinator form rounds.
         workers: how workers start and end.
         devices: devices of a node.
-        snapshots: snapshots in memory.
         sections: settings of optional capabilities (wire/sections.py).
     """
 
@@ -429,5 +408,4 @@ class Plan:
     rendezvous: RendezvousSettings = RendezvousSettings()
     workers: WorkerSettings = WorkerSettings()
     devices: DeviceSettings = DeviceSettings()
-    snapshots: SnapshotSettings = SnapshotSettings()
     sections: Sections = NO_SECTIONS

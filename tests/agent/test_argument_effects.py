@@ -19,9 +19,9 @@ from rallypoint.agent.node.extension import load as load_extension
 from rallypoint.agent.options import read_options
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.transport.choosing import speaks_grpc
 from rallypoint.agent.workers.affinity import worker_cpus
+from rallypoint.capabilities.snapshots.keeper import SnapshotKeeper
 from rallypoint.job import JobError, compile_plan, load_job
 from rallypoint.job.arguments import ARGUMENTS, field_default
 from rallypoint.simulation.simulator import Frame, simulate
@@ -117,7 +117,7 @@ async def test_agents_speak_by_the_service_that_is_named() -> None:
 
 @pytest.mark.argument("training_elastic_mode")
 def test_with_ucp_an_agent_waits_for_the_last_snapshot(tmp_path: Path) -> None:
-    """Its keeper is made for it; tests/agent/test_snapshots.py and tests/live/test_resize.py wait with it."""
+    """Its keeper is made for it; tests/capabilities/snapshots/test_keeper.py and tests/live/test_resize.py wait with it."""
     keepers = [SnapshotKeeper(plan(training_elastic_mode=mode), tmp_path) for mode in ("base", "ucp")]
 
     assert [keeper.flushes for keeper in keepers] == [False, True]
@@ -225,7 +225,7 @@ def test_logs_go_into_the_folder() -> None:
 
 @pytest.mark.argument("save_at_breakpoint")
 def test_workers_leave_snapshots_for_a_breakpoint(tmp_path: Path) -> None:
-    """They are told so, and agents persist the last (tests/agent/test_snapshots.py persists one)."""
+    """They are told so, and agents persist the last (tests/capabilities/snapshots/test_keeper.py persists one)."""
     told = [SnapshotKeeper(plan(save_at_breakpoint=word), tmp_path).environment() for word in ("true", "false")]
 
     assert [words.get(env.SAVE_AT_BREAKPOINT) for words in told] == ["1", None]

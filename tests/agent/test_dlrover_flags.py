@@ -91,7 +91,7 @@ def test_the_environment_says_it_by_either_name() -> None:
     assert parse(PET_MAX_RESTARTS="5").plan.budgets.max_restarts == 5
     assert parse(RALLYPOINT_MAX_RESTARTS="6").plan.budgets.max_restarts == 6
     assert parse("--max-restarts", "7", RALLYPOINT_MAX_RESTARTS="6").plan.budgets.max_restarts == 7
-    assert parse(RALLYPOINT_SAVE_AT_BREAKPOINT="true").plan.snapshots.save_at_breakpoint
+    assert value_of(parse(RALLYPOINT_SAVE_AT_BREAKPOINT="true").plan, "save_at_breakpoint") is True
 
 
 def test_two_names_that_disagree_are_an_error() -> None:

@@ -20,14 +20,14 @@ from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.announcing import Announcer
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.errors import ConfigError, UnreachableError
-from rallypoint.agent.snapshots.replica_frames import ReplicaError
-from rallypoint.agent.snapshots.replica_sender import send
-from rallypoint.agent.snapshots.replica_server import ReplicaServer
-from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
 from rallypoint.agent.tls import Tls, job_tls, read_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
 from rallypoint.backends.certificates import new_files
+from rallypoint.capabilities.snapshots.replica_frames import ReplicaError
+from rallypoint.capabilities.snapshots.replica_sender import send
+from rallypoint.capabilities.snapshots.replica_server import ReplicaServer
+from rallypoint.capabilities.snapshots.replica_shelf import ReplicaShelf
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, Assignment, Continue
 from rallypoint.wire.paths import REPORT_PATH, STATUS_PATH
@@ -35,7 +35,7 @@ from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.roster import AgentAddress, Roster
 from rallypoint.wire.tls import AUTHORITY, CERTIFICATE, KEY, peer_name
 from tests.agent.fakes import TOKEN, TWO, MemorySink, new_state, report
-from tests.agent.test_replicas import SECRET, SIZE, head_of, kept, leave
+from tests.capabilities.snapshots.test_replicas import SECRET, SIZE, head_of, kept, leave
 from tests.certificates import left, other_job, write
 from tests.waiting import eventually_async
 

@@ -201,7 +201,7 @@ def test_declared_modules_are_listed_once() -> None:
 )
 def test_a_zygote_pays_where_something_is_started_twice(changes: dict[str, object], *, expected: bool) -> None:
     """A script that is started once would only share its cores with it."""
-    assert restarts(replace(PLAN, **changes)) is expected  # type: ignore[arg-type]
+    assert restarts(replaced(PLAN, **changes)) is expected
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver", "fork", ""])

@@ -172,8 +172,8 @@ def text_of(document: Any) -> str:
             {"recovery": None},
             "recovery: null is not allowed; expected a mapping with some "
             "of max_restarts, node_replacements, max_hangs, replace_delay, stop_grace_period, exit_grace_period, "
-            "save_at_breakpoint, training_elastic_mode, replica_every, replica_limit, standby, preload, "
-            "start_method, refill",
+            "standby, preload, start_method, refill, save_at_breakpoint, training_elastic_mode, replica_every, "
+            "replica_limit",
             id="a block left empty",
         ),
         pytest.param(

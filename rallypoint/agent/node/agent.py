@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import signal
+from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.agent.clock import Clock
@@ -190,7 +191,7 @@ class NodeAgent:
         # An old round's last words: the list of workers was replaced meanwhile.
         ended = [worker for worker in ended if worker.place.assignment.fence.round == self._node.round]
         if any(map(went_wrong, ended)):
-            self._parts.snapshots.breakpoint()
+            self._note_failure()
         return await self._judge.ended(ended)
 
     async def _judge_step(self, seen: _StepSeen) -> events.Event | None:
@@ -252,15 +253,21 @@ class NodeAgent:
     def _workers_gone(self, spared: frozenset[int]) -> None:
         verdict = self._node.verdict
         if verdict is None or verdict.outcome is not Outcome.SUCCEEDED:
-            self._parts.snapshots.breakpoint()
-        if self._parts.snapshots.flushes and verdict is None:
-            # The world stays without this node, and so closed, until its last snapshot is in storage.
-            flushing = in_background(self._parts.snapshots.settled(), log, "storing the last snapshot")
-            self._advice.add(flushing)
-            flushing.add_done_callback(self._advice.discard)
-            flushing.add_done_callback(lambda _: self._events.put_nowait(WorkersGone(spared=spared)))
+            self._note_failure()
+        pending = [] if verdict is not None else [one.before_regroup() for one in self._parts.capabilities]
+        waits = [one for one in pending if one is not None]
+        if waits:
+            # The world stays without this node, and so closed, until for example its last snapshot is in storage.
+            ending = in_background(_all(waits), log, "the end of the round")
+            self._advice.add(ending)
+            ending.add_done_callback(self._advice.discard)
+            ending.add_done_callback(lambda _: self._events.put_nowait(WorkersGone(spared=spared)))
             return
         self._events.put_nowait(WorkersGone(spared=spared))
+
+    def _note_failure(self) -> None:
+        for capability in self._parts.capabilities:
+            capability.on_failure()
 
     def _leave(self, action: LeaveWorld) -> None:
         """Tell workers to leave their world; one that does not has as long as one that is to end."""
@@ -286,7 +293,6 @@ class NodeAgent:
 
     async def _start(self, action: StartWorkers) -> None:
         assignment = action.assignment
-        self._parts.snapshots.assigned(assignment)
         try:
             for capability in self._parts.capabilities:
                 await capability.before_workers(assignment)
@@ -332,8 +338,10 @@ class NodeAgent:
         if isinstance(reply, (Assignment, Continue)):
             for capability in self._parts.capabilities:
                 capability.on_reply(reply, waiting=self._node.phase is Phase.JOINING)
-        if isinstance(reply, Continue) and reply.dump is not None:
-            self._parts.dumper.take(reply.dump)
         joins = isinstance(reply, Continue) and self._node.phase is Phase.JOINING
         if joins and reply.fence.round > self._node.round:  # others train: they are not to wait for what can be done before
             self._parts.prepare()
+
+
+async def _all(waits: Iterable[Awaitable[None]]) -> None:
+    await asyncio.gather(*waits)

@@ -17,8 +17,6 @@ from rallypoint.agent.node.profile import node_rules
 from rallypoint.agent.node.round import Round
 from rallypoint.agent.node.starting import launcher
 from rallypoint.agent.node.training_ports import TrainingPorts
-from rallypoint.agent.snapshots.dumper import Dumper
-from rallypoint.agent.snapshots.keeper import SnapshotKeeper
 from rallypoint.agent.workers.group import WorkerGroup
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
@@ -54,19 +52,15 @@ class Parts:
         become_subreaper()
         self._reaper = Reaper()
         self._spawner = Spawner(self._reaper)
-        self.snapshots = SnapshotKeeper(
-            plan, config.folder, attempt=config.attempt, host=config.host, secret=config.secret, tls=config.tls
-        )
         self.capabilities = node_capabilities(self._context(config, changed))
         self.ports = TrainingPorts(plan)
-        variables = {**self.snapshots.environment()}
+        variables: dict[str, str] = {}
         for capability in self.capabilities:
             variables.update(capability.environment())
         signals = ",".join(number.name for number in config.signals)
         plan = dataclasses.replace(plan, env={_SIGNALS: signals, **plan.env, **variables})
         self.config = config = dataclasses.replace(config, plan=plan)
         self.now = now
-        self.dumper = Dumper(self.snapshots, changed)
         self._launcher = launcher(config, self._spawner, self._reaper)
         self.group = WorkerGroup(self._launcher, self._reaper, grace=plan.workers.stop_grace, now=now)
         self.devices = meter(plan.devices.xpu_type, {**os.environ, **plan.env})
@@ -81,7 +75,10 @@ class Parts:
     def _context(self, config: NodeConfig, changed: Callable[[], None]) -> NodeContext:
         return NodeContext(
             plan=config.plan,
+            attempt=config.attempt,
             host=config.host,
+            secret=config.secret,
+            tls=config.tls,
             folder=config.folder,
             pids=self._pids,
             changed=changed,
@@ -120,7 +117,6 @@ class Parts:
         """
         if self.config.plan.devices.accelerator != CPU:
             self.devices.begin()
-        await self.snapshots.begin()
         await self.lines.begin()
         await self.stores.prepare()
         await self.ports.look()
@@ -135,11 +131,10 @@ class Parts:
         self.group.close()
         self.lines.close()
         self.stores.close()
-        for capability in self.capabilities:
-            await capability.close()
         self._launcher.close()
         self.adviser.close()
         await self.round.finish()
-        await self.snapshots.close()
+        for capability in self.capabilities:
+            await capability.close()
         self._reaper.close()
         self._spawner.close()

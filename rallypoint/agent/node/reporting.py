@@ -58,7 +58,6 @@ class Reporter:
             parts.stores.offer,
             pids,
             node.keepable,
-            parts.dumper.told,
             *(capability.urgent() for capability in parts.capabilities),
             waits and parts.ready,
         )
@@ -95,9 +94,6 @@ class Reporter:
             result=parts.round.result() if state is AgentState.DONE else None,
             keeps=len(node.keepable),
             resizable=node.keepable <= node.resizable,
-            replicas=parts.snapshots.replicas,
-            dumps=parts.snapshots.can_dump,
-            dump=parts.dumper.told,
             tolerance="" if parts.profile is None else parts.profile.tolerance(),
             free_ports=parts.ports.offer if state is AgentState.WAITING else (),
             ready=parts.ready,

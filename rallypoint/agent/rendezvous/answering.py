@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from rallypoint.agent.rendezvous import capabilities, dumping, journal, picture
+from rallypoint.agent.rendezvous import capabilities, journal, picture
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import Peer, State, living, opened, sealed, with_peer
 from rallypoint.wire.messages import AgentState, Assignment, Regroup, Reply, Stop
-from rallypoint.wire.status import JobState, Member
+from rallypoint.wire.status import JobState
 
 __all__ = ["answer", "dismissed", "told", "told_all"]
 
@@ -24,7 +24,7 @@ def answer(state: State, agent: str) -> Reply | None:
     if peer is None or peer.report.state is AgentState.LEAVING:
         return None
     if peer.report.state is AgentState.WAITING:
-        return _assignment(state, peer) or dumping.asks(state, peer) or capabilities.reply_for_waiting(state, peer.report)
+        return _assignment(state, peer) or capabilities.reply_for_waiting(state, peer.report)
     if state.state is JobState.FORMING:
         forming = state.forming
         reason = forming.reason or "a new round is forming"
@@ -59,17 +59,9 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
         max_restarts=state.settings.max_restarts,
         digest=picture.digest(state),
         kept=state.closed.kept,
-        replicas=_next_in_ring(state, member),
         training_port=state.closed.training_port,
         sections=capabilities.assignment_sections(state, member),
     )
-
-
-def _next_in_ring(state: State, member: Member) -> str:
-    """Return where the node behind a member takes its snapshots; "" in a world of one."""
-    follower = state.world[(member.group_rank + 1) % len(state.world)]
-    peer = state.peers.get(follower.agent)
-    return "" if follower is member or peer is None else peer.report.replicas
 
 
 def told(state: State, agent: str, reply: Reply | None = None) -> State:

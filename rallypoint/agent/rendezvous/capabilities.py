@@ -9,12 +9,13 @@ import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from rallypoint.agent.rendezvous import faults, journal
+from rallypoint.agent.rendezvous import faults, journal, last_checkpoint
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Capabilities, State
 from rallypoint.capabilities.base import (
     CoordinatorCapability,
     Effect,
+    EndSaving,
     HealIncident,
     RecordEvent,
     RecordIncident,
@@ -144,8 +145,8 @@ def reply_for_waiting(state: State, report: AgentReport) -> Continue | None:
 
 def assignment_sections(state: State, member: Member) -> Sections:
     """Return the capabilities' sections of a member's assignment to a round."""
-    known = state.capabilities
-    found = (one.assignment_for(own, member) for one, own in zip(known.registered, known.states, strict=True))
+    known, seen = state.capabilities, view(state)
+    found = (one.assignment_for(own, member, seen) for one, own in zip(known.registered, known.states, strict=True))
     return Sections(*(section for section in found if section is not None))
 
 
@@ -182,6 +183,7 @@ def view(state: State) -> RoundView:
         incidents=state.incidents,
         away=state.away,
         verdict=state.verdict,
+        ending=state.held_verdict is not None,
         min_nodes=state.settings.min_nodes,
         max_nodes=state.settings.max_nodes,
         since=state.start.at,
@@ -229,6 +231,8 @@ def _performed(state: State, effects: Iterable[Effect], now: float) -> State:
             state = faults.restart(state, _with_step(state, effect.incident), now)
         elif isinstance(effect, RestartForming):
             state = state.with_forming(since=now, enough_since=None)
+        elif isinstance(effect, EndSaving):
+            state = last_checkpoint.end(state, effect, now)
         elif state.verdict is None:
             result = state.result if effect.result is None else effect.result
             state = journal.verdict(dataclasses.replace(state, result=result), effect.verdict, now)

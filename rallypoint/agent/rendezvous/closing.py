@@ -46,7 +46,7 @@ def form(state: State, now: float) -> State:
     if state.echoes is not None:
         state = faults.charge_echoes(state, state.echoes, now)
         # The charge may end the attempt, begin a last checkpoint, or send away an agent that waits here.
-        return state if state.verdict is not None or state.dumping is not None else form(state, now)
+        return state if state.verdict is not None or state.held_verdict is not None else form(state, now)
     state = capabilities.before_round(state, ready, now)
     return state if capabilities.holds_round(state) else _close(state, ready, usable, now)
 

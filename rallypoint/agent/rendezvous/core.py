@@ -52,9 +52,9 @@ from collections.abc import Iterable
 from rallypoint.agent.rendezvous import (
     capabilities,
     closing,
-    dumping,
     faults,
     journal,
+    last_checkpoint,
     last_world,
     missing,
     newcomers,
@@ -157,7 +157,7 @@ def new(
         peers={m.agent: Peer.recalled(m, previous, now) for m in previous.world},
     )
     state = missing.inherited(state, previous)
-    state = rules(state).restore(dumping.inherited(state, previous, now), previous, now)
+    state = rules(state).restore(last_checkpoint.restore(state, previous, now), previous, now)
     return journal.event(
         state, "coordinator", f"term {term} took over from term {previous.fence.term} in round {previous.fence.round}", now
     )
@@ -181,7 +181,7 @@ def hear(state: State, report: AgentReport, now: float) -> State:
     state = progress.heard(state, report, now)
     last = None if before is None else before.report
     state = newcomers.heard(state, last, report, now)
-    return dumping.heard(capabilities.on_report(state, report, last, now), report)
+    return capabilities.on_report(state, report, last, now)
 
 
 def delayed(state: State, seconds: float) -> State:
@@ -250,14 +250,13 @@ def tick(state: State, now: float, *, listened: float | None = None) -> State:
         state = faults.judge_round(state, now)
     if state.verdict is None and state.echoes is not None:
         state = faults.judge_echoes(state, state.echoes, now)
-    if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
+    if state.verdict is None and state.held_verdict is None and state.state is JobState.FORMING:
         state = faults.judge_late(state, now)
-    if state.verdict is None and state.dumping is None and state.loss is not None:
+    if state.verdict is None and state.held_verdict is None and state.loss is not None:
         state = rules(state).on_tick(faults.judge_losses(state, now), now)
     state = capabilities.after_losses(state, now)
-    if state.verdict is None and state.dumping is None and state.state is JobState.FORMING:
+    if state.verdict is None and state.held_verdict is None and state.state is JobState.FORMING:
         state = closing.form(state, now)
-    state = dumping.advanced(state, now)
     return capabilities.after_tick(state, now)
 
 
@@ -270,12 +269,11 @@ def deadline(state: State) -> float | None:
     """Return the earliest time at which `tick` changes the state without a report, or None."""
     times = [_expires(state, peer) for peer in state.peers.values()]
     more = (
-        dumping.due(state),
         newcomers.due(state),
         capabilities.next_deadline(state),
     )
     times += [at for at in more if at is not None]
-    if state.dumping is not None:
+    if state.held_verdict is not None:
         return min(times, default=None)
     if state.echoes is not None:
         times.append(echoes_due(state, state.echoes))

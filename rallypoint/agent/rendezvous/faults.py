@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 from rallypoint.agent.culprit import culprit_first, is_collateral
 from rallypoint.agent.rendezvous import (
-    dumping,
     journal,
+    last_checkpoint,
     last_world,
     missing,
     newcomers,
@@ -50,7 +50,7 @@ def lose(state: State, peer: Peer, how: str, now: float) -> State:
     state = dataclasses.replace(state, peers={k: p for k, p in state.peers.items() if k != peer.report.agent})
     state = missing.lost(last_world.lost(state, peer, now), peer)
     member = next((m for m in state.world if m.agent == peer.report.agent), None)
-    if member is None or state.verdict is not None or state.dumping is not None or peer.report.state is AgentState.LEAVING:
+    if member is None or state.verdict is not None or state.held_verdict is not None or peer.report.state is AgentState.LEAVING:
         return state
     state = rules(state).on_loss(state, peer.node, now)
     incident = journal.node_incident(state, peer, how, now)
@@ -72,15 +72,15 @@ def judge_losses(state: State, now: float) -> State:
     if why is None or not told:
         return state
     final = any(i.rung is Rung.EXIT for i in told)
-    if final or not dumping.possible(state):
-        if not (final or dumping.regrouped(state)):
+    if final or not last_checkpoint.possible(state):
+        if not (final or last_checkpoint.regrouped(state)):
             return state
         over = (dataclasses.replace(i, rung=Rung.EXIT) for i in told if i.rung is not Rung.EXIT)
         return functools.reduce(journal.incident, over, state)
     last = max(told, key=lambda incident: incident.detected_at)
     message = f"{last.reason}; {why}"
     verdict = Verdict(outcome=Outcome.FAILED, reason=NODE_LOST, message=message, culprit=last.culprit)
-    return dumping.begun(state, last, verdict, now)
+    return last_checkpoint.begin(state, last, verdict, now)
 
 
 def _is_loss(state: State, incident: Incident) -> bool:
@@ -279,8 +279,8 @@ def restart(state: State, told: Incident, now: float) -> State:
     spent = f"{what} are disabled (the limit is 0)" if budget.limit == 0 else f"no {what} left (limit: {budget.limit})"
     spent = f"the remaining strategy is {told.rung.value}" if last else spent
     verdict = Verdict(outcome=Outcome.FAILED, reason="WorkersFailed", message=f"{told.reason}; {spent}", culprit=told.culprit)
-    if dumping.possible(state):
-        return _break(dumping.begun(state, told, verdict, now), told.reason, now)
+    if last_checkpoint.possible(state):
+        return _break(last_checkpoint.begin(state, told, verdict, now), told.reason, now)
     leaving = None if hang else rules(state).pod_that_ends(state, told)
     if leaving is not None:
         return _end_pod(state, leaving, told, spent, now)

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.agent.rendezvous.dump_course import Dumping
 from rallypoint.agent.rendezvous.lookup import Draft, places
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.capabilities.base import CoordinatorCapability
@@ -243,7 +242,7 @@ class State:
         start: start of this coordinator.
         course: how training goes, for the refill of budgets.
         result: what rank 0 left, once every worker of the world has ended well.
-        dumping: a last checkpoint that is written before the end (`dumping.py`).
+        held_verdict: verdict that is given once a last checkpoint is saved (`last_checkpoint.py`); None without one.
         capabilities: the registered optional capabilities with their states (`capabilities.py`).
         lost: how many seconds it took to heal those incidents that are counts by now, by cause.
         missing: missing nodes and overdue agents (`missing.py`).
@@ -266,7 +265,7 @@ class State:
     away: frozenset[str] = frozenset()
     start: CoordinatorStart = _START
     course: Course = _UNTOUCHED
-    dumping: Dumping | None = None
+    held_verdict: Verdict | None = None
     capabilities: Capabilities = _NO_CAPABILITIES
     lost: Mapping[str, float] = field(default_factory=dict, hash=False)
     missing: MissingNodes = _NOBODY_MISSING

@@ -173,7 +173,7 @@ class TunedBatch(CoordinatorCapability[State]):
         wanted, node = _tuned(state), ReportSection.of(report).tuning
         return None if wanted is None or node is None or node.version >= wanted.version else ReplySection(tuned=wanted)
 
-    def assignment_for(self, state: State, member: Member) -> AssignmentSection | None:
+    def assignment_for(self, state: State, member: Member, view: RoundView) -> AssignmentSection | None:
         """Return the initial batch size of workers; None: the script's own."""
         wanted = _tuned(state)
         return None if wanted is None else AssignmentSection(tuned=wanted)

@@ -21,7 +21,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 
 from rallypoint.agent.culprit import culprit_first
-from rallypoint.agent.rendezvous import dumping
+from rallypoint.agent.rendezvous import last_checkpoint
 from rallypoint.agent.rendezvous.lookup import places
 from rallypoint.agent.rendezvous.peers import Attempted, Loss, Peer, State, living, members
 from rallypoint.agent.rendezvous.profile import CoordinatorRules
@@ -102,7 +102,7 @@ class MindClusterRules(CoordinatorRules):
         if any(peer.report.keeps for peer in members(state)):
             able |= {Ability.RECOVER}
             able |= {Ability.RETRY} if lives else set()
-        if any(peer.report.dumps for peer in members(state)):
+        if last_checkpoint.can_save(state, members(state)):
             able |= {Ability.DUMP}
         kind = FaultType.NETWORK if lives and Ability.RETRY in able else FaultType.ORDINARY
         faults = [Fault(type=kind, rank=max(0, failure.rank)) for failure in failures] or [
@@ -236,7 +236,7 @@ def _able(state: State, nodes: int) -> frozenset[Ability]:
     able = {Ability.EXIT, Ability.RECOVER}
     if state.settings.usable(nodes) >= state.settings.min_nodes:
         able |= {Ability.DOWNGRADE, Ability.UPGRADE}
-    if dumping.possible(state):
+    if last_checkpoint.possible(state):
         able |= {Ability.DUMP}
     return frozenset(able)
 

@@ -28,8 +28,7 @@ from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import ConditionType, JobRecord, Slot
 from rallypoint.supervision.turn import Step, Turn, over, since
-from rallypoint.wire.dump import DUMP_TIMEOUT
-from rallypoint.wire.incident import Cause, FaultKind, Incident, Rung
+from rallypoint.wire.incident import DUMP_TIMEOUT, Cause, FaultKind, Incident, Rung
 from rallypoint.wire.plan import Scheduling
 from rallypoint.wire.status import NODE_LOST, Verdict
 

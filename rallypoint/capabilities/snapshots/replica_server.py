@@ -11,7 +11,8 @@ import ssl
 import threading
 import time
 
-from rallypoint.agent.snapshots.replica_frames import (
+from rallypoint.agent.tls import HANDSHAKE, Tls, explain, is_of_job
+from rallypoint.capabilities.snapshots.replica_frames import (
     BLOCK,
     NONCE,
     ReplicaError,
@@ -21,8 +22,7 @@ from rallypoint.agent.snapshots.replica_frames import (
     read_head,
     read_proof,
 )
-from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
-from rallypoint.agent.tls import HANDSHAKE, Tls, explain, is_of_job
+from rallypoint.capabilities.snapshots.replica_shelf import ReplicaShelf
 from rallypoint.wire.connections import Connections, Limits, peer_of
 
 __all__ = ["ReplicaServer"]

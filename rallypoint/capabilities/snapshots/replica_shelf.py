@@ -15,7 +15,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rallypoint.agent.snapshots.replica_frames import Head, ReplicaError
+from rallypoint.capabilities.snapshots.replica_frames import Head, ReplicaError
 from rallypoint.checkpoint.free_memory import free_memory
 from rallypoint.checkpoint.memory import HEADER, Part, held, read_part, replica_area, replica_areas
 from rallypoint.wire.codec import WireError

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from rallypoint.agent.snapshots.replicas import Replicas
 from rallypoint.agent.tls import Tls
+from rallypoint.capabilities.snapshots.replicas import Replicas
+from rallypoint.capabilities.snapshots.wire import PlanSection
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import HEADER, Held, everything, own
 from rallypoint.checkpoint.owned import OwnedFolder, new_name, own_folder, shared_memory
@@ -23,7 +24,6 @@ from rallypoint.checkpoint.store import Store
 from rallypoint.checkpoint.url_store import open_store
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import ElasticMode, Plan
 
 __all__ = ["SnapshotKeeper"]
@@ -61,8 +61,8 @@ class SnapshotKeeper:
         tls: Tls | None = None,
         patience: float = PATIENCE,
     ) -> None:
-        self._plan, self._patience = plan, patience
-        self._wanted = plan.snapshots.save_at_breakpoint or plan.snapshots.elastic_mode is ElasticMode.UCP
+        self._plan, self._settings, self._patience = plan, PlanSection.of(plan), patience
+        self._wanted = self._settings.save_at_breakpoint or self._settings.elastic_mode is ElasticMode.UCP
         self._path = shared_memory(folder) / new_name()
         self._owned: OwnedFolder | None = None
         self._thread: threading.Thread | None = None
@@ -74,13 +74,13 @@ class SnapshotKeeper:
         self._can_dump = False
         #: Held by whoever writes to storage: two that write one part would tear it.
         self.storing = threading.Lock()
-        kept = plan.snapshots.replica_every > 0 and bool(secret)
+        kept = self._settings.replica_every > 0 and bool(secret)
         self._replicas = Replicas(self._path, plan, attempt=attempt, host=host, secret=secret, tls=tls) if kept else None
 
     @property
     def flushes(self) -> bool:
         """Whether the next round waits for what is being persisted."""
-        return self._plan.snapshots.elastic_mode is ElasticMode.UCP
+        return self._settings.elastic_mode is ElasticMode.UCP
 
     async def begin(self) -> None:
         """Make the folder. Where that cannot be, workers find none, and nothing is kept."""
@@ -96,7 +96,7 @@ class SnapshotKeeper:
         """Return what workers are told."""
         told = {env.SNAPSHOT_DIR: str(self._path)}
         if self._replicas is not None:
-            told[env.SNAPSHOT_REPLICA] = str(self._plan.snapshots.replica_every)
+            told[env.SNAPSHOT_REPLICA] = str(self._settings.replica_every)
         return {**told, env.SAVE_AT_BREAKPOINT: "1"} if self._wanted else told
 
     @property
@@ -104,11 +104,10 @@ class SnapshotKeeper:
         """Where other nodes' snapshots are taken, "" where they are not."""
         return "" if self._replicas is None else self._replicas.address
 
-    def assigned(self, assignment: Assignment) -> None:
-        """Take note of a place in a round: who is the next node of the ring."""
+    def assigned(self, target: str, first_rank: int) -> None:
+        """Note the server of the next node of the ring, "" without one, and the first rank of this node."""
         if self._replicas is not None:
-            first = assignment.first_rank
-            self._replicas.assigned(assignment.replicas, range(first, first + self._plan.nproc_per_node))
+            self._replicas.assigned(target, range(first_rank, first_rank + self._plan.nproc_per_node))
 
     @property
     def can_dump(self) -> bool:

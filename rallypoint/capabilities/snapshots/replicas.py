@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from rallypoint.agent.snapshots.replica_sender import ReplicaSender
-from rallypoint.agent.snapshots.replica_server import ReplicaServer
-from rallypoint.agent.snapshots.replica_shelf import ReplicaShelf
 from rallypoint.agent.tls import Tls
+from rallypoint.capabilities.snapshots.replica_sender import ReplicaSender
+from rallypoint.capabilities.snapshots.replica_server import ReplicaServer
+from rallypoint.capabilities.snapshots.replica_shelf import ReplicaShelf
+from rallypoint.capabilities.snapshots.wire import PlanSection
 from rallypoint.wire.plan import Plan
 
 __all__ = ["Replicas"]
@@ -29,7 +30,7 @@ class Replicas:
     """
 
     def __init__(self, folder: Path, plan: Plan, *, attempt: int, host: str, secret: str, tls: Tls | None = None) -> None:
-        shelf = ReplicaShelf(folder, limit=plan.snapshots.replica_limit, attempt=attempt)
+        shelf = ReplicaShelf(folder, limit=PlanSection.of(plan).replica_limit, attempt=attempt)
         self._host, self._server = host, ReplicaServer(shelf, secret=secret, tls=tls)
         self._sender = ReplicaSender(folder, secret=secret, attempt=attempt, tls=tls)
         self.address = ""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.snapshots.keeper import SnapshotKeeper
+from rallypoint.capabilities.snapshots.keeper import SnapshotKeeper
 from rallypoint.checkpoint.errors import NoRoomError
 from rallypoint.checkpoint.folder_store import FolderStore
 from rallypoint.checkpoint.memory import Held, Part, area_of, everything, held
@@ -60,7 +60,7 @@ def content(path: Path) -> bytes:
 @pytest.fixture
 def keepers(tmp_path, monkeypatch):
     """Make keepers whose memory is a folder of the test."""
-    monkeypatch.setattr("rallypoint.agent.snapshots.keeper.shared_memory", lambda _: tmp_path / "shm")
+    monkeypatch.setattr("rallypoint.capabilities.snapshots.keeper.shared_memory", lambda _: tmp_path / "shm")
 
     async def begun(*, patience=60.0, **fields):
         keeper = SnapshotKeeper(plan(**fields), tmp_path, patience=patience)

@@ -19,7 +19,8 @@ import socket
 import ssl
 from pathlib import Path
 
-from rallypoint.agent.snapshots.replica_frames import (
+from rallypoint.agent.tls import Tls, explain
+from rallypoint.capabilities.snapshots.replica_frames import (
     BLOCK,
     NONCE,
     Head,
@@ -29,8 +30,7 @@ from rallypoint.agent.snapshots.replica_frames import (
     read_exactly,
     write_head,
 )
-from rallypoint.agent.snapshots.threads import in_thread
-from rallypoint.agent.tls import Tls, explain
+from rallypoint.capabilities.snapshots.threads import in_thread
 from rallypoint.checkpoint.errors import CheckpointError
 from rallypoint.checkpoint.memory import Held, area_of, held, pinned
 from rallypoint.wire import codec

@@ -1,0 +1,19 @@
+"""Snapshots on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+__all__ = ["ARGUMENTS", "DIFFERENCES", "RUN_SWITCHES"]
+
+#: DLRover's arguments: the one that it follows in DLRover's document, name, metavar ("" for a switch), text of --help.
+ARGUMENTS = (
+    ("pre_check_ops", "training_elastic_mode", "base|ucp", "ucp: store the last snapshot before each new round"),
+    ("exclude_straggler", "save_at_breakpoint", "", "store the last in-memory snapshot when a worker dies"),
+)
+
+#: Where DLRover's code does something else than its document says: the argument, the document, the code.
+DIFFERENCES: Mapping[int, tuple[str, str, str]] = {}
+
+#: Switches of `rallypoint-agent run`, each with the field of the plan that it sets; those of snapshots are in `agent.flags`.
+RUN_SWITCHES: Mapping[str, str] = {}

@@ -172,7 +172,7 @@ def _parts(value: Any, *, reported: bool, depth: int) -> Iterator[str]:
     if depth and is_message(kind):
         reported, sign = reported or is_reported(kind), "{"
         free = free_fields(kind) if reported else ()
-        for name, item in (*_items(value, kind), *_unknown(value, kind, reported=reported).items()):
+        for name, item in (*values_of(value, kind), *_unknown(value, kind, reported=reported).items()):
             yield f"{sign}{_encode(name)}: "
             yield from _parts(sanitize.clean(item) if name in free else item, reported=reported, depth=depth - 1)
             sign = ", "

@@ -24,7 +24,7 @@ _HEAD = """\
 
 # Output
 
-This page shows what the commands print. Times, process ids, ports and folders are examples.
+This page shows the output of the commands. Times, process ids, ports and folders are examples.
 """
 
 #: Rank 1 kills itself in the first round; rank 0 ends first in the second.

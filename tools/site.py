@@ -91,10 +91,13 @@ table { font-size: 0.85em; display: block; overflow-x: auto; margin-left: 0 !imp
 td, th { min-width: 5em; }
 .sidebar-drawer { width: calc(50% - 24em); }
 .main, .content, article { min-width: 0; }
+.literal .pre { display: inline-block; max-width: 100%; overflow-wrap: break-word; text-indent: 0; }
+td:first-child .pre { white-space: nowrap; }
 img { max-width: 100%; height: auto; }
 .highlight .go { color: inherit; }
 .content { width: 52em; }
 @media (max-width: 82em) { .content { width: auto; max-width: 100%; } }
+@media (max-width: 46em) { .headerlink { display: none; } }
 """
 
 _LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")

@@ -103,17 +103,18 @@ def docs(*, written: bool = True) -> Iterator[Text]:
 def _page(page: str, text: str) -> Iterator[Text]:
     head: list[str] = []
     heading = introduction = ""
-    for block in re.split(r"\n\s*\n|\n(?=[|#*-] ?|\d+\. )", text):
+    blocks = re.split(r"\n\s*\n|\n(?=\||#+ |[*-] |\d+\. )", text)
+    for block, following in zip(blocks, [*blocks[1:], ""], strict=True):
         start = block.lstrip()
         if start.startswith("|"):
             row = [_plain(cell) for cell in re.split(r"(?<!\\)\|", block.strip().removeprefix("|").removesuffix("|"))]
-            named = bool(head)
-            head = head or row
+            is_head = re.match(r"\|[ :|-]+\|?$", following) is not None
+            head = row if is_head else head
             for index, plain in enumerate(row):
-                beside = f"{row[0]} | {head[index]}" if index else head[0]
-                yield from _prose(page, plain, heading, beside if named and index < len(head) else "column")
+                title = head[index] if index < len(head) else ""
+                beside = f"{row[0]} | {title}" if index else title
+                yield from _prose(page, plain, heading, "column" if is_head else beside)
             continue
-        head = []
         plain = _plain(block)
         if start.startswith("#"):
             heading, introduction = plain, ""
@@ -260,7 +261,7 @@ def _pages() -> Iterator[Path]:
 
 def _plain(text: str) -> str:
     text = re.sub(r"!?\[([^\]]*)\]\([^)]*\)", r"\1", text)
-    return " ".join(re.sub(r"^(?:[#>*\s-]+|\d+\. )|\*\*", "", text, flags=re.MULTILINE).split())
+    return " ".join(re.sub(r"^\s*(?:#+ |> |[*-] |\d+\. )|\*\*", "", text, flags=re.MULTILINE).split())
 
 
 def _parser_texts(parser: argparse.ArgumentParser, place: str) -> Iterator[Text]:

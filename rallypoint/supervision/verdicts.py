@@ -361,7 +361,7 @@ def _cell(entry: tuple[Answer, Cause]) -> str:
     if answer is Answer.FAIL_NOW:
         return str(answer.value)
     free = {Cause.PREEMPTION, Cause.EVACUATION}
-    return f"{answer.value}; {'no' if cause in free else cause.value} budget"
+    return f"{answer.value}; uses {'no' if cause in free else f'the {cause.value}'} budget"
 
 
 if __name__ == "__main__":

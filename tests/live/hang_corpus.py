@@ -277,10 +277,10 @@ def _sum(results: Sequence[Found]) -> str:
     return (
         f"The scripts hung {len(hangs)} times in {len({f.kind.name for f in hangs})} ways. Rallypoint found {soon} hangs in"
         f" time ({soon / count:.1%}) and restarted the workers after {restarted} hangs ({restarted / count:.1%}),"
-        f" {proven} times because of positive evidence and otherwise because `hang_downtime` expired. It named the right ranks"
-        f" in {right} hangs ({right / count:.1%}), and collected stacks and other data of every rank in {complete} hangs"
-        f" ({complete / count:.1%}). In {len(results) - len(hangs)} runs, the ranks were only slow; Rallypoint reported a hang"
-        f" in {false} of these runs."
+        f" {proven} times because of positive evidence and otherwise because `hang_downtime` expired. Rallypoint named the"
+        f" right ranks in {right} hangs ({right / count:.1%}), and collected stacks and other data of every rank in"
+        f" {complete} hangs ({complete / count:.1%}). In {len(results) - len(hangs)} runs, the ranks were only slow;"
+        f" Rallypoint reported a hang in {false} of these runs."
     )
 
 

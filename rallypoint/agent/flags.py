@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from rallypoint.agent.accelerators import ASCEND, CPU, NVIDIA
+from rallypoint.agent.argument_flags import CHOICES as ARGUMENT_CHOICES
+from rallypoint.agent.argument_flags import NAMES, add_argument_flags
 from rallypoint.agent.command_line import RunParser
-from rallypoint.agent.dlrover_flags import CHOICES as DLROVER_CHOICES
-from rallypoint.agent.dlrover_flags import NAMES, add_dlrover_flags
 from rallypoint.usage import COMPATIBILITY_OPTIONS, HelpFormat
 from rallypoint.wire.arguments import WORDS
 from rallypoint.wire.plan import WorkerSettings
@@ -35,7 +35,7 @@ CHOICES: Mapping[str, tuple[str, ...]] = {
     "--precheck": ("0", "1", "2"),
     "--hang-detection": ("0", "1", "2"),
     "--training-elastic-mode": ("base", "ucp"),
-    **DLROVER_CHOICES,
+    **ARGUMENT_CHOICES,
 }
 
 #: Values that another launcher takes, and why they are refused; what stands in CHOICES is told beside it.
@@ -103,7 +103,7 @@ def add_run_flags(parser: RunParser, env: Mapping[str, str] = os.environ) -> Non
         ("advanced options (recovery)", _add_recovery),
         ("advanced options (worker processes)", _add_processes),
         ("advanced options (devices)", _add_devices),
-        (COMPATIBILITY_OPTIONS, add_dlrover_flags),
+        (COMPATIBILITY_OPTIONS, add_argument_flags),
     ):
         add(_Flags(parser.add_argument_group(title), env, parser.variables))
     for name in REFUSED:

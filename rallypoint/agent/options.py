@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from rallypoint.agent import limits
 from rallypoint.agent.accelerators import accelerator
+from rallypoint.agent.argument_flags import argument_fields, argument_notes
 from rallypoint.agent.devices import workers_per_node
-from rallypoint.agent.dlrover_flags import dlrover_fields, dlrover_notes
 from rallypoint.agent.errors import ConfigError, UsageError
 from rallypoint.agent.flags import CHOICES, NO_ID, WHY, WrongVariable
 from rallypoint.agent.rdzv_conf import RdzvConf, parse_rdzv_conf
@@ -140,7 +140,7 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
         secret_file=args.secret_file,
         tls=args.tls or None,
         insecure_token=args.insecure_token or conf.insecure_token,
-        notes=(*conf.notes, *_notes(args, high, streams, alone=meeting is None), *dlrover_notes(args)),
+        notes=(*conf.notes, *_notes(args, high, streams, alone=meeting is None), *argument_notes(args)),
     )
 
 
@@ -229,7 +229,7 @@ def _plan(args: argparse.Namespace, env: Mapping[str, str], low: int, high: int,
         preload=limits.preload(args.preload),
         virtual_local_rank=args.virtual_local_rank,
         numa_binding=args.numa_binding or ("node" if args.numa_affinity else ""),
-        **dlrover_fields(args),
+        **argument_fields(args),
     )
 
 

@@ -21,7 +21,7 @@ from rallypoint.job.role import Role
 from rallypoint.job.rules import NAME, NAMESPACE, Rule, rule_of, whole
 from rallypoint.job.values import RefusedError
 from rallypoint.wire.arguments import PREFIX, WORDS, unquoted
-from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK
+from rallypoint.wire.pre_check import BUILT_IN_MODULE, NO_PRE_CHECK
 
 __all__ = [
     "ARGUMENTS",
@@ -117,9 +117,7 @@ def field_rule(field: Field) -> Rule:
         return _OF_THE_JOB[name]
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
-        raise LookupError(
-            f"{block}.{name}: the model declares no Rule for this field, so no DLRover argument can set it; add a Rule"
-        )
+        raise LookupError(f"{block}.{name}: the model declares no Rule for this field, so no argument can set it; add a Rule")
     return rule
 
 
@@ -219,7 +217,7 @@ def _master() -> tuple[Argument, ...]:
         _of(
             "pre_check_ops",
             "health",
-            seed=f'[("{DLROVER_MODULE}", "{NO_PRE_CHECK}", True)]',
+            seed=f'[("{BUILT_IN_MODULE}", "{NO_PRE_CHECK}", True)]',
         ),
         _of("dynamic_failover_extension", "fault_tolerance", seed="None"),
     )

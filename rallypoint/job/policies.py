@@ -42,7 +42,7 @@ from rallypoint.wire.plan import (
     RendezvousSettings,
     WorkerSettings,
 )
-from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
+from rallypoint.wire.pre_check import BUILT_IN_MODULE, NO_PRE_CHECK, PreCheckOp
 
 __all__ = [
     "NOTHING",
@@ -61,12 +61,12 @@ _CLASS = re.compile(r"[^\W\d]\w*")
 _ALLOWED = 'a list of (module, class, true or false), such as [("my.checks", "DiskCheck", True)]; false bypasses the operator'
 
 #: The default of DLRover's document: an operator that finds nothing.
-NOTHING = (PreCheckOp(module=DLROVER_MODULE, name=NO_PRE_CHECK),)
+NOTHING = (PreCheckOp(module=BUILT_IN_MODULE, name=NO_PRE_CHECK),)
 
 
 def effective(ops: Sequence[PreCheckOp]) -> tuple[PreCheckOp, ...]:
     """Return the operators without those that find nothing: a job that has no other starts no process for them."""
-    return tuple(op for op in ops if (op.module, op.name) != (DLROVER_MODULE, NO_PRE_CHECK))
+    return tuple(op for op in ops if (op.module, op.name) != (BUILT_IN_MODULE, NO_PRE_CHECK))
 
 
 def _read(value: object) -> tuple[PreCheckOp, ...]:

@@ -6,10 +6,10 @@ import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
-__all__ = ["DLROVER_MODULE", "NO_PRE_CHECK", "PreCheck", "PreCheckOp", "PreCheckState"]
+__all__ = ["BUILT_IN_MODULE", "NO_PRE_CHECK", "PreCheck", "PreCheckOp", "PreCheckState"]
 
 #: Where DLRover has its own operators. Those names mean ours, whether DLRover is installed or not.
-DLROVER_MODULE = "dlrover.python.master.diagnosis.precheck_operator"
+BUILT_IN_MODULE = "dlrover.python.master.diagnosis.precheck_operator"
 
 #: DLRover's operator that finds nothing, which is also what a job has that names none.
 NO_PRE_CHECK = "NoPreCheckOperator"

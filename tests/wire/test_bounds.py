@@ -48,7 +48,7 @@ ONLY_COMPARED = {
     *("size", "memory", "limit", "ceiling", "replica_limit", "tuning_memory", "moved", "output"),  # bytes
     *("at", "since", "step_at", "waited", "left", "operation", "out_time", "window", "beat", "least", "most"),  # times, places
     *("count", "faults", "refilled", "sequence", "unseen", "number", "called", "collectives", "out_steps", "life", "liveness"),
-    *("mark", "pid"),
+    *("mark", "pid", "incarnation"),
     *("max_restarts", "node_replacements", "retry_limit", "max_hangs", "no_progress_limit", "coordinator_replacements"),
     *("fault_retry_times", "backoff_limit", "pending_rounds"),  # budgets
 }

@@ -28,7 +28,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.user_class import load_class, make, raised
 from rallypoint.capabilities.user_hooks.builtin import BUILT_IN
 from rallypoint.wire.exits import Exit
-from rallypoint.wire.pre_check import DLROVER_MODULE
+from rallypoint.wire.pre_check import BUILT_IN_MODULE
 
 __all__ = ["FIELD", "Loaded", "job_of", "load"]
 
@@ -64,7 +64,7 @@ class Loaded:
         """Load it; raises `ConfigError`."""
         self.name = f"{module}.{name}"
         where = f"{FIELD}: {self.name}"
-        cls = BUILT_IN.get(name) if module == DLROVER_MODULE else None
+        cls = BUILT_IN.get(name) if module == BUILT_IN_MODULE else None
         cls = cls or load_class(module, name, where)
         self._operator = make(cls, where)
         if not callable(getattr(self._operator, "check", None)):

@@ -21,7 +21,7 @@ from rallypoint.capabilities.user_hooks.wire import StatusSection
 from rallypoint.wire.incident import Answer as Ruling
 from rallypoint.wire.messages import Assignment, Stop
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.pre_check import DLROVER_MODULE, PreCheckOp, PreCheckState
+from rallypoint.wire.pre_check import BUILT_IN_MODULE, PreCheckOp, PreCheckState
 from rallypoint.wire.sections import build, replaced
 from rallypoint.wire.status import JobState
 from tests.agent.test_rendezvous import TWO, answers, report, say, start
@@ -355,7 +355,7 @@ def test_what_cannot_be_loaded_is_an_error(module_name: str, name: str, said: st
 def test_dlrovers_own_operators_are_known_by_their_names(name: str) -> None:
     """DLRover need not be installed."""
     assert "dlrover" not in sys.modules
-    assert Loaded(DLROVER_MODULE, name).name == f"{DLROVER_MODULE}.{name}"
+    assert Loaded(BUILT_IN_MODULE, name).name == f"{BUILT_IN_MODULE}.{name}"
 
 
 @pytest.mark.parametrize(

@@ -15,10 +15,10 @@ from rallypoint.agent.errors import UsageError
 from rallypoint.capabilities import modules
 from rallypoint.wire.arguments import WORDS
 from rallypoint.wire.plan import DeviceSettings, Plan
-from rallypoint.wire.pre_check import DLROVER_MODULE, NO_PRE_CHECK, PreCheckOp
+from rallypoint.wire.pre_check import BUILT_IN_MODULE, NO_PRE_CHECK, PreCheckOp
 from rallypoint.wire.sections import known_fields
 
-__all__ = ["CHOICES", "NAMES", "Flags", "add_dlrover_flags", "dlrover_fields", "dlrover_notes"]
+__all__ = ["CHOICES", "NAMES", "Flags", "add_argument_flags", "argument_fields", "argument_notes"]
 
 #: Flags with a few values.
 CHOICES = {"--service-type": ("grpc", "http"), "--xpu-type": ("nvidia", "ascend")}
@@ -41,7 +41,7 @@ class Flags(Protocol):
         """Add a flag without one."""
 
 
-def add_dlrover_flags(flags: Flags) -> None:
+def add_argument_flags(flags: Flags) -> None:
     """Add them."""
     flags.value(
         "--service-type", default=None, metavar="grpc|http", text="protocol between agent and coordinator (default: http)"
@@ -66,7 +66,7 @@ def add_dlrover_flags(flags: Flags) -> None:
     )
 
 
-def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
+def argument_fields(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of the plan that they set; raises `UsageError` naming the flag, the value and what is allowed."""
     port, relaunches = args.training_port, args.relaunch_on_worker_failure
     if not 1024 <= port <= 65520:
@@ -83,7 +83,7 @@ def dlrover_fields(args: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def dlrover_notes(args: argparse.Namespace) -> Iterator[str]:
+def argument_notes(args: argparse.Namespace) -> Iterator[str]:
     """Yield what has no effect here."""
     if args.relaunch_on_worker_failure is not None:
         told = "this command cannot replace nodes; in a job, set recovery.node_replacements"
@@ -102,7 +102,7 @@ def _ops(text: str) -> Iterator[PreCheckOp]:
         module, name, enabled = entry if isinstance(entry, (list, tuple)) and len(entry) == 3 else ("", "", None)
         if not _is_name(module, dotted=True) or not _is_name(name) or not isinstance(enabled, bool):
             raise UsageError(f"--pre-check-ops: {entry!r} is not allowed; expected {_OPS}")
-        if (module, name) != (DLROVER_MODULE, NO_PRE_CHECK):
+        if (module, name) != (BUILT_IN_MODULE, NO_PRE_CHECK):
             yield PreCheckOp(module=module, name=name, enabled=enabled)
 
 

@@ -6,11 +6,12 @@ parameter without a `:param` line, and a `:param` line without a parameter, are 
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import re
 import sys
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -125,11 +126,23 @@ def pages() -> dict[str, str]:
     return {f"docs/reference/{name}.md": heads[name] + text for name, text in texts.items()}
 
 
-def main() -> int:
-    """Write the pages; return 0."""
-    for path, text in pages().items():
-        (ROOT / path).write_text(text, encoding="utf-8")
-    return 0
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the pages and return 0; with `--check`, only return 1 if a parameter has no description or a page is outdated."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 if a page is outdated")
+    check = parser.parse_args(arguments).check
+    try:
+        texts = pages()
+    except LookupError as error:
+        print(error.args[0], file=sys.stderr)
+        return 1
+    outdated = [path for path, text in texts.items() if (ROOT / path).read_text(encoding="utf-8") != text]
+    for path in outdated:
+        if check:
+            print(f"{path} is outdated; run make docs", file=sys.stderr)
+        else:
+            (ROOT / path).write_text(texts[path], encoding="utf-8")
+    return int(check and bool(outdated))
 
 
 def parameters(owner: type) -> dict[str, str]:

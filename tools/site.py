@@ -1,4 +1,5 @@
-"""Build the documentation site: `python tools/site.py` writes it to .make/site. Any warning of Sphinx is an error.
+"""Build the documentation site: `python tools/site.py` writes it to .make/site. Any warning of Sphinx is an error, and so is a
+public parameter of an operator or sensor that has no description.
 
 The pages are plain Markdown with relative links, so that the repository's web view shows them too. The site adds the
 navigation, and a copy of each file outside docs/ that a page links to.
@@ -7,6 +8,7 @@ navigation, and a copy of each file outside docs/ that a page links to.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import re
 import shutil
@@ -15,7 +17,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 
-__all__ = ["NAVIGATION", "build", "main", "prepare"]
+__all__ = ["CONF", "NAVIGATION", "build", "main", "prepare", "render"]
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE, SITE = ROOT / ".make" / "site-source", ROOT / ".make" / "site"
@@ -104,8 +106,17 @@ _LINK = re.compile(r"(?<=\]\()(?P<target>[^)\s#]+)(?P<anchor>#[^)\s]*)?(?=\))")
 
 
 def build(source: Path = SOURCE, site: Path = SITE) -> int:
-    """Build the site; return the exit code of Sphinx, which is not 0 after any warning."""
+    """Build the site; return 0, or the exit code of the check of the operators pages or of Sphinx."""
+    if importlib.util.find_spec("airflow") is not None:
+        code = subprocess.run([sys.executable, ROOT / "tools/operators_page.py", "--check"], cwd=ROOT, check=False).returncode
+        if code:
+            return code
     prepare(source)
+    return render(source, site)
+
+
+def render(source: Path, site: Path) -> int:
+    """Run Sphinx; return its exit code, which is not 0 after any warning, such as a broken link or a missing image."""
     command = [sys.executable, "-m", "sphinx", "-b", "html", "-W", "--keep-going", "-q", str(source), str(site)]
     return subprocess.run(command, cwd=ROOT, check=False).returncode
 

@@ -181,3 +181,20 @@ async def test_the_output_of_a_role_is_read_across_its_lives(site: Site) -> None
         told = await asyncio.wait_for(following, 60.0)
         assert sum(line.endswith("is done") for line in told) == 2, told
         assert sum(" begins, " in line for line in told) == 3, told
+
+
+@pytest.mark.extended
+async def test_an_elastic_role_that_fails_resets_the_job(place: ClusterSite) -> None:
+    """Once the ladder of the role is exhausted, all roles begin the next attempt of the job, the elastic one included."""
+    fields: dict[str, Any] = {"recovery": {"stop_grace_period": "1s", "max_restarts": 0, "node_replacements": 0}}
+    trainer = {**TRAINER, "nodes": 1, "on_failure": "job"}
+    async with roles_job(place, {"trainer": trainer, "driver": SIMPLE}, **fields) as job:
+        before = await job.run("driver-0", nodes=1)
+        await job.tell_worker(0, "fail")
+        await job.run("driver-0", nodes=1, but=tuple(before.values()))
+        assert [(level, role) for level, role, _ in await job.steps()] == [(Level.JOB, "trainer")]
+        await job.tell_worker(0, "end")
+        await job.tell("driver-0", "end")
+        record = await job.job.over()
+
+    assert (record.phase, record.attempt, record.released) == (Phase.SUCCEEDED, 2, True)

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import textwrap
+import time
 
 import pytest
 
+from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
+from rallypoint.backends.kubernetes.names import JobRef, roles_secret
+from rallypoint.backends.kubernetes.watching.cluster import joined
+from rallypoint.cli.logs_of_roles import Wanted, role_lines
 from rallypoint.supervision.record import Phase
-from tests.cluster.roles_jobs import SIMPLE, roles_job
+from rallypoint.wire.tls import AUTHORITY_KEY, PEER_FILES
+from tests.cluster.roles_jobs import SIMPLE, RolesJob, roles_job
 from tests.cluster.sites import ClusterSite
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
@@ -43,6 +51,46 @@ async def test_roles_in_different_pods_call_each_other(place: ClusterSite) -> No
         assert "asked: [[0, 42], [1, 42]]" in await place.logs_of(pod["metadata"]["name"])
 
     assert record.phase is Phase.SUCCEEDED
+
+
+async def test_calls_are_under_tls(place: ClusterSite) -> None:
+    """With `tls: auto`, an elastic role calls a simple one under the job's own certificates; the authority's key stays out."""
+    command = [place.python, "-u", "-c"]
+    lines = "import os\nfrom pathlib import Path\nprint('files:', sorted(os.listdir(os.environ['RALLYPOINT_ROLES_TLS'])))\n"
+    asker = {"launch": "elastic", "nodes": 1, "entrypoint": {"command": [*command, ASKER + lines]}}
+    judge = {**SIMPLE, "entrypoint": {"command": [*command, JUDGE]}, "total": 2, "driver": False}
+    async with roles_job(place, {"asker": asker, "judge": judge, "driver": SIMPLE}, tls="auto") as job:
+        record = await job.job.until(lambda record: record.phase is Phase.RUNNING)
+        told: list[str] = []
+        following = asyncio.create_task(_follow(job, told))
+        await eventually_async(lambda: any("files:" in line for line in told), timeout=60.0, why=lambda: f"asker: {told}")
+        following.cancel()
+        found = JobRef(name=job.job.name, uid=record.uid, namespace=place.namespace)
+        secret = await place.ask("GET", place.path("secrets", roles_secret(found)))
+        async with joined(place.administrator) as cluster:
+            renewed = [await AttemptSecrets(cluster, clock=clock).renew_roles(found) for clock in (time.time, in_eleven_days)]
+        await job.tell("driver-0", "end")
+        record = await job.job.over()
+
+    assert record.phase is Phase.SUCCEEDED
+    assert any("asked: [[0, 42], [1, 42]]" in line for line in told), told
+    files = next(line for line in told if "files:" in line)
+    assert all(name in files for name in (*PEER_FILES, "token")), files
+    assert AUTHORITY_KEY not in files
+    assert AUTHORITY_KEY in secret["data"]
+    assert renewed == [False, True]
+
+
+async def _follow(job: RolesJob, told: list[str]) -> None:
+    """Add the lines of the asker, as they come."""
+    stored = await job.job.eyes.load(job.job.name)
+    assert stored is not None
+    async for _, line in role_lines(job.job.eyes, stored, Wanted(role="asker", rank=None, tail=None, follow=True)):
+        told.append(line.text)
+
+
+def in_eleven_days() -> float:
+    return time.time() + 11 * 86400.0
 
 
 async def test_a_job_of_elastic_roles_alone_runs(place: ClusterSite) -> None:

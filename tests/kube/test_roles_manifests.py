@@ -310,3 +310,36 @@ def test_a_token_is_in_a_secret_alone():
     (pod, _) = pods(drawn({"rollout": role(ROLLOUT, driver=True)}))
     mounted = {volume["secret"]["secretName"] for volume in pod["spec"]["volumes"] if "secret" in volume}
     assert secret["metadata"]["name"].replace("-u-", f"-{PLACEHOLDER}-") in mounted
+
+
+@pytest.mark.parametrize(
+    ("tls", "folder", "volume"),
+    [
+        pytest.param("auto", "/etc/rallypoint-roles", "rallypoint-roles", id="the job's own certificates"),
+        pytest.param({"secret": "mine"}, "/etc/rallypoint-tls", "rallypoint-tls", id="certificates of the user"),
+    ],
+)
+def test_calls_between_roles_have_certificates(tls, folder, volume):
+    """Pods of both kinds of roles mount them where their variable says; the key of the authority reaches no pod."""
+    blueprint = drawn({"trainer": role(TRAINER), "rollout": role(ROLLOUT)}, tls=tls)
+
+    for pod in (pods(blueprint)[0], pods(blueprint, "node")[0]):
+        container = pod["spec"]["containers"][0]
+        assert env_of(container)["RALLYPOINT_ROLES_TLS"] == folder
+        assert env_of(container)["RALLYPOINT_ROLES_SECRET_FILE"] == "/etc/rallypoint-roles/token"
+        mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+        secrets = {one["name"]: one["secret"] for one in pod["spec"]["volumes"] if "secret" in one}
+        assert mounts[folder] == volume
+        assert {"ca.crt", "tls.crt", "tls.key"} <= {item["key"] for item in secrets[volume]["items"]}
+        assert "ca.key" not in {item["key"] for one in secrets.values() for item in one.get("items", ())}
+        assert secrets[volume]["secretName"].startswith("mine" if tls != "auto" else "rl-")
+    (directory,) = pods(blueprint, "directory")
+    (container,) = directory["spec"]["containers"]
+    assert container["command"][-2:] == ["--tls", folder]
+    assert volume in {mount["name"] for mount in container["volumeMounts"] if mount["mountPath"] == folder}
+
+
+def test_without_tls_no_pod_has_certificates():
+    """A job without `tls` calls in plain text, with its token."""
+    for pod in (pods(drawn({"trainer": role(TRAINER), "rollout": role(ROLLOUT)})))[:1]:
+        assert "RALLYPOINT_ROLES_TLS" not in env_of(pod["spec"]["containers"][0])

@@ -1,7 +1,7 @@
 """One state of a job of several roles, and what can happen next: conductors and units around one shared record.
 
-`conduct`, `wants`, `take_over` and `delete` are the real thing. Conductors are cut into steps as supervisors are in world.py; a
-unit shows itself first, reads the record only then, and runs if it is still wanted.
+`conduct`, `wants` and what its owner asks of a job (`delete`, `suspend`, `resume`, `renew`) are the real thing. Conductors are
+cut into steps as supervisors are in world.py; a unit shows itself first, reads the record only then, and runs if it is wanted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from rallypoint.supervision.conductor import conduct, delete, new_record, take_over, wants
+from rallypoint.supervision.conductor import conduct, delete, new_record, renew, resume, suspend, take_over, wants
 from rallypoint.supervision.role_records import (
     ConductorPolicy,
     ConductorRecord,
@@ -37,6 +37,8 @@ class Faults:
     losses: int = 0
     deletions: int = 0
     takeovers: int = 0
+    suspensions: int = 0
+    renewals: int = 0
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,10 @@ class Conductor:
 
 @dataclass(frozen=True, kw_only=True)
 class Conducted:
-    """Everything there is; `failed` counts failures of units, and `wrong` what must never be."""
+    """Everything there is; `failed` counts failures of units, and `wrong` what must never be.
+
+    `resumed` and `renewed` count what its owner asked for, which costs nothing.
+    """
 
     policy: ConductorPolicy = field(hash=False)
     left: Faults
@@ -71,6 +76,8 @@ class Conducted:
     units: tuple[tuple[UnitKey, Unit], ...] = ()
     conductors: tuple[Conductor, ...] = (Conductor(), Conductor())
     failed: int = 0
+    resumed: int = 0
+    renewed: int = 0
     wrong: tuple[str, ...] = ()
 
 
@@ -94,8 +101,20 @@ def moves(world: Conducted) -> Iterator[tuple[Move, Conducted]]:
         yield ("time passes", ""), dataclasses.replace(world, now=world.now + 60.0)
     if world.left.deletions and not world.record.finished:
         yield ("is deleted", ""), _saved(_spent(world, "deletions"), delete(world.record, world.policy, world.now))
+    yield from _wishes(world)
     if world.left.takeovers and not world.record.finished:
         yield ("is taken over", ""), _saved(_spent(world, "takeovers"), take_over(world.record, world.policy, world.now))
+
+
+def _wishes(world: Conducted) -> Iterator[tuple[Move, Conducted]]:
+    """Yield what its owner may ask of the job; a suspended job is always resumed at last."""
+    record, policy = world.record, world.policy
+    if world.left.suspensions and (suspended := suspend(record, policy, world.now)) != record:
+        yield ("is suspended", ""), _saved(_spent(world, "suspensions"), suspended)
+    if (resumed := resume(record)) != record:
+        yield ("is resumed", ""), _saved(dataclasses.replace(world, resumed=world.resumed + 1), resumed)
+    if world.left.renewals and (renewed := renew(record, policy, world.now)) != record:
+        yield ("is renewed", ""), _saved(dataclasses.replace(_spent(world, "renewals"), renewed=world.renewed + 1), renewed)
 
 
 def _spent(world: Conducted, name: str) -> Conducted:
@@ -176,6 +195,12 @@ def check(world: Conducted) -> tuple[str, ...]:
 
 
 def _broken(world: Conducted) -> Iterator[str]:
+    yield from _lives_wrong(world)
+    yield from _budgets_wrong(world)
+    yield from _outcome_wrong(world)
+
+
+def _lives_wrong(world: Conducted) -> Iterator[str]:
     alive = [key for key, unit in world.units if unit.phase == "alive"]
     if len({key.attempt for key in alive}) > 1:
         yield f"attempts {sorted({key.attempt for key in alive})} live at once"
@@ -187,12 +212,27 @@ def _broken(world: Conducted) -> Iterator[str]:
         yield f"{twice} live twice"
     if world.record.finished and (alive or any(unit.left for _, unit in world.units)):
         yield f"the job is {world.record.phase.value}, and something is left"
+    if world.record.phase is Phase.SUSPENDED and alive:
+        yield f"the job is suspended, and {alive} live"
+
+
+def _budgets_wrong(world: Conducted) -> Iterator[str]:
     record, policy = world.record, world.policy
-    if record.attempt > policy.job_max_restart + 1:
-        yield f"attempt {record.attempt}"
-    charged = sum(len(role.incarnations) and sum(role.incarnations) - len(role.incarnations) for role in record.roles)
-    if charged + record.attempt - 1 > world.failed:
-        yield f"{charged} restarts and {record.attempt - 1} resets for {world.failed} failures"
+    if record.attempt > policy.job_max_restart + 1 + world.renewed:
+        yield f"attempt {record.attempt} after {world.renewed} renewals"
+    if record.first > 1 + world.renewed or record.attempt < record.first - 1:
+        yield f"budgets begin with attempt {record.first} after {world.renewed} renewals"
+    lives = sum(sum(role.incarnations) - len(role.incarnations) for role in record.roles)
+    charged = sum(sum(role.restarts) for role in record.roles)
+    free = world.resumed * sum(len(role.incarnations) for role in record.roles)
+    if lives > charged + free:
+        yield f"{lives} further lives for {charged} restarts and {world.resumed} resumptions"
+    if charged + record.attempt - 1 > world.failed + world.renewed:
+        yield f"{charged} restarts and {record.attempt - 1} resets for {world.failed} failures and {world.renewed} renewals"
+
+
+def _outcome_wrong(world: Conducted) -> Iterator[str]:
+    record, policy = world.record, world.policy
     if record.phase is Phase.SUCCEEDED:
         drivers = [role for role in policy.roles if role.driver]
         done = {role.name: len(role.done) for role in record.roles}

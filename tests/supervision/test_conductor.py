@@ -317,9 +317,9 @@ POLICIES = st.builds(
 
 @given(POLICIES, st.integers(0, 2**32), st.integers(0, 80))
 def test_no_history_breaks_a_rule_and_every_job_ends(policy, seed, steps):
-    """Two conductors, crashes, failures, losses and a deletion in any order; then, left alone, the job comes to its end."""
+    """Two conductors, crashes, failures, losses and wishes in any order; then, left alone, the job comes to its end."""
     chance = random.Random(seed)
-    faults = Faults(crashes=3, failures=6, losses=2, deletions=1, takeovers=1)
+    faults = Faults(crashes=3, failures=6, losses=2, deletions=1, takeovers=1, suspensions=2, renewals=1)
     world: Conducted = conducting.start(policy, faults)
     for _ in range(steps):
         world = step(world, chance)
@@ -362,6 +362,8 @@ SMALL = ConductorPolicy(
         pytest.param(Faults(crashes=1, failures=1), id="a crash and a failure"),
         pytest.param(Faults(crashes=0, failures=2, losses=1), id="failures"),
         pytest.param(Faults(crashes=0, failures=1, deletions=1, takeovers=1), id="a deletion"),
+        pytest.param(Faults(crashes=0, failures=1, suspensions=1), id="a suspension"),
+        pytest.param(Faults(crashes=0, failures=1, renewals=1), id="a renewal"),
     ],
 )
 def test_every_state_within_reach_is_sound(faults):

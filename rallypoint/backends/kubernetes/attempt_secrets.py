@@ -42,8 +42,7 @@ class AttemptSecrets:
         if attempt > 1:
             # Where all of the last attempt had ended by itself nothing was removed, and its Secret is still there.
             await self.delete(job, attempt - 1)
-        # In a thread: cryptography is slow to import.
-        files = await asyncio.to_thread(new_files, job.name, self._clock()) if plan.tls == AUTO else None
+        files = await self.certificates(job, plan)
         token = secrets.token_hex(32)
         manifest = attempt_secret(job, plan=plan, attempt=attempt, token=token, certificates=files)
         try:
@@ -52,6 +51,11 @@ class AttemptSecrets:
             if error.reason != "AlreadyExists":
                 raise
             await self._require_ours(job, manifest["metadata"]["name"])
+
+    async def certificates(self, job: JobRef, plan: Plan) -> dict[str, str] | None:
+        """Return the files of a new authority of the job, None for a job without its own; raises `SubmitError`."""
+        # In a thread: cryptography is slow to import.
+        return await asyncio.to_thread(new_files, job.name, self._clock()) if plan.tls == AUTO else None
 
     async def delete(self, job: JobRef, attempt: int) -> None:
         """Delete the Secret of an attempt; one that does not exist is fine."""
@@ -62,7 +66,14 @@ class AttemptSecrets:
 
         Raises `BackendError`.
         """
-        name, now = names.attempt_secret(job, attempt), self._clock()
+        return await self._renew(job, names.attempt_secret(job, attempt), after=after, lifetime=lifetime)
+
+    async def renew_roles(self, job: JobRef, *, after: float = RENEW_AFTER, lifetime: float = LIFETIME) -> bool:
+        """Do the same with the certificate of the calls between the roles of a job."""
+        return await self._renew(job, names.roles_secret(job), after=after, lifetime=lifetime)
+
+    async def _renew(self, job: JobRef, name: str, *, after: float, lifetime: float) -> bool:
+        now = self._clock()
         found = await self._cluster.get("secrets", name)
         if found is None or (found["metadata"].get("labels") or {}).get(UID) != job.uid:
             return False

@@ -269,6 +269,8 @@ class KubernetesBackend(Backend):
             # An AppWrapper keeps its Secret when its own controller retries it.
             attempt = record.attempt if kind is Kind.PODS else await its.wrapped.attempt(record, stored.plan)
             await its.secrets.renew(its.store.ref(record), attempt)
+            if stored.plan.roles:
+                await its.secrets.renew_roles(its.store.ref(record))
 
     async def _leave(self, its: _Parts, name: str) -> None:
         """Do for a job that is over what nobody will come back for."""

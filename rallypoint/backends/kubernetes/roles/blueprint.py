@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, role_job
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
-from rallypoint.backends.kubernetes.manifests.blueprint import in_the_image
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
 from rallypoint.backends.kubernetes.manifests.blueprint import objects as objects_of_one
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, encoded, job_configmap, metadata, service
 from rallypoint.backends.kubernetes.names import JobRef
@@ -18,7 +18,7 @@ from rallypoint.backends.kubernetes.roles.directory import directory_pod, direct
 from rallypoint.backends.kubernetes.roles.gang import gang_of
 from rallypoint.backends.kubernetes.roles.layout import Group, elastic_roles, groups, places
 from rallypoint.backends.kubernetes.roles.lives import Life
-from rallypoint.backends.kubernetes.roles.pods import ROLES_SECRET, roles_mount, roles_volume, unit_pod
+from rallypoint.backends.kubernetes.roles.pods import ROLES_SECRET, roles_files, roles_mount, roles_volume, unit_pod
 from rallypoint.backends.kubernetes.roles.resources import claim_template
 from rallypoint.backends.kubernetes.roles.validation import check
 from rallypoint.backends.roles import orphan_notes
@@ -29,7 +29,7 @@ from rallypoint.wire import env
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.ports import AGENT_PORT
 from rallypoint.wire.role_plans import RolePlan, role_plan, roles_env
-from rallypoint.wire.tls import AUTO
+from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES
 
 __all__ = ["child", "claims", "draw", "objects", "roles_secret", "serving", "units_configmap"]
 
@@ -53,7 +53,8 @@ def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: f
     """Yield the objects of a job's first attempt: its own, those of each elastic role, and the pods of simple roles."""
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner=owner, now=now)
     yield job_configmap(ref, spec=job, plan=plan, record=record)
-    yield from serving(ref, job, token=ref.uid)
+    files = dict.fromkeys((*PEER_FILES, AUTHORITY_KEY), PLACEHOLDER) if plan.tls == AUTO else None
+    yield from serving(ref, job, token=ref.uid, certificates=files)
     yield directory_pod(ref, spec=job, plan=plan)
     yield attempt_secret(ref, plan=plan, attempt=1, token=ref.uid)
     for role in elastic_roles(job):
@@ -66,11 +67,13 @@ def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: f
         )
 
 
-def serving(ref: JobRef, job: ElasticJob, *, token: str) -> Iterator[dict[str, Any]]:
-    """Yield what the instances of all attempts need beside their pods."""
+def serving(
+    ref: JobRef, job: ElasticJob, *, token: str, certificates: Mapping[str, str] | None = None
+) -> Iterator[dict[str, Any]]:
+    """Yield what the instances of all attempts need beside their pods; `certificates` are as in `attempt_secret`."""
     yield units_configmap(ref)
     yield service(ref, {"agent": AGENT_PORT})
-    yield roles_secret(ref, token)
+    yield roles_secret(ref, token, certificates)
     yield from claims(ref, job)
 
 
@@ -95,15 +98,15 @@ def units_configmap(ref: JobRef) -> dict[str, Any]:
     }
 
 
-def roles_secret(ref: JobRef, token: str) -> dict[str, Any]:
-    """Return the Secret with which the instances of all roles call each other."""
+def roles_secret(ref: JobRef, token: str, certificates: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the Secret with which the instances of all roles call each other; certificates are renewed in place."""
     return {
         "apiVersion": "v1",
         "kind": "Secret",
         "metadata": metadata(ref, names.roles_secret(ref), labels(ref, Part.SECRET)),
         "type": "Opaque",
-        "immutable": True,
-        "data": encoded({ROLES_SECRET: token}),
+        "immutable": not certificates,
+        "data": encoded({ROLES_SECRET: token, **(certificates or {})}),
     }
 
 
@@ -113,9 +116,9 @@ def child(ref: JobRef, job: ElasticJob, plan: Plan, role: RolePlan) -> tuple[Ela
     whole = one_role(job, role.name, job_name=role_job(job.name, role.name))
     (single,) = whole.roles
     update: dict[str, Any] = {
-        "volumes": (*single.volumes, roles_volume(ref)),
+        "volumes": (*single.volumes, roles_volume(ref, tls=plan.tls)),
         "volume_mounts": (*single.volume_mounts, roles_mount()),
-        "pod_env": (*single.pod_env, _host()),
+        "pod_env": (*single.pod_env, *_calls(ref, plan)),
         "resources": _isolated(single, job.worker_isolation),
     }
     own = role.read()
@@ -124,13 +127,15 @@ def child(ref: JobRef, job: ElasticJob, plan: Plan, role: RolePlan) -> tuple[Ela
         own = dataclasses.replace(own, queue_group=gang.name, queue_group_total=gang.total)
     # A role by itself is an elastic job as any other: its place among the roles says nothing more.
     single = single.model_copy(update=update)
-    found = {env.ROLES_URL: directory_url(ref), **roles_env(plan, role)}
-    own = dataclasses.replace(own, job=job.name, env={**own.env, **found})
+    own = dataclasses.replace(own, job=job.name, env={**own.env, **roles_env(plan, role)})
     return whole.model_copy(update={"roles": (single,), "worker_isolation": "", "master": job.master}), own
 
 
-def _host() -> dict[str, Any]:
-    return {"name": env.HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
+def _calls(ref: JobRef, plan: Plan) -> Iterator[dict[str, Any]]:
+    """Yield the variables of a pod with which its workers take part in the calls between roles."""
+    for name, value in {**roles_files(plan.tls), env.ROLES_URL: directory_url(ref)}.items():
+        yield {"name": name, "value": value}
+    yield {"name": env.HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 
 def _isolated(role: Role, resource: str) -> Any:
@@ -156,5 +161,3 @@ def _notes(job: ElasticJob, plan: Plan, uid: str) -> Iterator[str]:
         yield f"queue: {gang.total} pods of all roles are admitted as one group; each node above MIN is admitted separately"
     if any(claims(JobRef(name=plan.name, uid=uid, namespace=""), job)):
         yield "groups: the containers of a pod share its devices by a ResourceClaim (Kubernetes 1.34 with a DRA driver)"
-    if plan.tls:
-        yield "tls: covers the connections within each elastic role, not the calls between roles"

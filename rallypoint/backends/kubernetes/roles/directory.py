@@ -15,8 +15,9 @@ from rallypoint.backends.kubernetes.manifests.objects import metadata
 from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
 from rallypoint.backends.kubernetes.manifests.volumes import OURS, TMP
 from rallypoint.backends.kubernetes.names import JobRef
-from rallypoint.backends.kubernetes.roles.pods import ROLES_FOLDER, ROLES_SECRET, roles_mount, roles_volume
+from rallypoint.backends.kubernetes.roles.pods import ROLES_FOLDER, roles_files, roles_mount, roles_volume
 from rallypoint.job import ElasticJob
+from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
 
 __all__ = ["directory_pod", "directory_url"]
@@ -46,16 +47,19 @@ def directory_pod(job: JobRef, *, spec: ElasticJob, plan: Plan) -> dict[str, Any
     """Return the pod: it runs where a coordinator of the first role may run, from the same image."""
     model = coordinator_pod(job, spec=spec, plan=plan, attempt=1, term=1)
     coordinator = model["spec"]["containers"][0]
-    mounts = [mount for mount in coordinator["volumeMounts"] if not _is_ours(mount) or mount["mountPath"] == TMP]
+    files = roles_files(plan.tls)
+    needed = {TMP, files.get(env.ROLES_TLS, "")} - {ROLES_FOLDER}
+    mounts = [mount for mount in coordinator["volumeMounts"] if not _is_ours(mount) or mount["mountPath"] in needed]
     mounted = {mount["name"] for mount in mounts}
     python = role_of(spec, plan).python or ("python",)
-    secret = f"{ROLES_FOLDER}/{ROLES_SECRET}"
+    tls = ("--tls", files[env.ROLES_TLS]) if plan.tls else ()
     container = {
         "name": _NAME,
         **{key: coordinator[key] for key in _SHARED if key in coordinator},
         "command": [
             *(*python, "-m", "rallypoint.agent", "roles-directory"),
-            *("--host", f"$({POD_IP})", "--port", str(_PORT), "--secret-file", secret, "--job", job.name),
+            *("--host", f"$({POD_IP})", "--port", str(_PORT), "--job", job.name),
+            *("--secret-file", files[env.ROLES_SECRET_FILE], *tls),
         ],
         "env": [{"name": POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "ports": [{"name": _NAME, "containerPort": _PORT, "protocol": "TCP"}],
@@ -75,7 +79,10 @@ def directory_pod(job: JobRef, *, spec: ElasticJob, plan: Plan) -> dict[str, Any
             "automountServiceAccountToken": False,
             "terminationGracePeriodSeconds": _GRACE,
             "containers": [container],
-            "volumes": [*(volume for volume in model["spec"]["volumes"] if volume["name"] in mounted), roles_volume(job)],
+            "volumes": [
+                *(volume for volume in model["spec"]["volumes"] if volume["name"] in mounted),
+                roles_volume(job, tls=plan.tls),
+            ],
         },
     }
 

@@ -29,7 +29,7 @@ from rallypoint.backends.kubernetes.manifests.parts import (
     spec_fields,
     template_of,
 )
-from rallypoint.backends.kubernetes.manifests.volumes import OURS, RUN, SHM, TMP, job_volumes, shm_size
+from rallypoint.backends.kubernetes.manifests.volumes import OURS, RUN, SHM, TLS, TLS_VOLUME, TMP, job_volumes, shm_size
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.gang import Gang, unit_admission
 from rallypoint.backends.kubernetes.roles.layout import Group, Instance
@@ -39,8 +39,9 @@ from rallypoint.job import ElasticJob, Role
 from rallypoint.wire import env
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.role_plans import RolePlan, place_env, role_plan, roles_env
+from rallypoint.wire.tls import AUTO, OFF, PEER_FILES
 
-__all__ = ["ROLES_FOLDER", "ROLES_SECRET", "roles_mount", "roles_volume", "unit_pod"]
+__all__ = ["ROLES_FOLDER", "ROLES_SECRET", "roles_files", "roles_mount", "roles_volume", "unit_pod"]
 
 #: Where the containers find the token of calls between instances, and its key in the Secret of the job.
 ROLES_FOLDER, ROLES_SECRET = "/etc/rallypoint-roles", "token"
@@ -80,7 +81,7 @@ def unit_pod(
             "hostname": names.unit_hostname(group.place, group.number),
             "terminationGracePeriodSeconds": max(grace_seconds(role, role_plan(plan, role.name).read()) for role in roles),
             "containers": [_container(spec, plan, group, one, lives[one], attempt=attempt, url=url, tmp=tmp) for one in lives],
-            "volumes": _volumes(job, roles, attempt, tmp=tmp),
+            "volumes": _volumes(job, roles, attempt, tmp=tmp, tls=plan.tls),
             **({"resourceClaims": [_claim(job, group)]} if group.shared else {}),
         },
     }
@@ -99,9 +100,18 @@ def _metadata(
     return metadata(job, name, {**its, PLACE: group.place, **said.labels}, told)
 
 
-def roles_volume(job: JobRef) -> dict[str, Any]:
-    """Return the volume with the token of calls between instances."""
-    return {"name": _ROLES, "secret": {"secretName": names.roles_secret(job), "defaultMode": 0o444}}
+def roles_files(tls: str) -> dict[str, str]:
+    """Return the variables that say where an instance finds what its calls authenticate with; `tls` is as in `Plan.tls`."""
+    folder = ROLES_FOLDER if tls == AUTO else TLS if tls else ""
+    token = {env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}"}
+    return {**token, env.ROLES_TLS: folder} if folder else token
+
+
+def roles_volume(job: JobRef, *, tls: str = OFF) -> dict[str, Any]:
+    """Return the volume with the token of calls between instances, and with the job's own certificates."""
+    # Named one by one: the key of the authority stays out of the pod.
+    items = [{"key": name, "path": name} for name in (ROLES_SECRET, *(PEER_FILES if tls == AUTO else ()))]
+    return {"name": _ROLES, "secret": {"secretName": names.roles_secret(job), "defaultMode": 0o444, "items": items}}
 
 
 def roles_mount() -> dict[str, Any]:
@@ -147,7 +157,7 @@ def _container(
         "command": _command(role, child, one, life, shared=len(group.instances) > 1),
         "env": [*_environment(its, child, plan, one, life, attempt=attempt, url=url)],
         "resources": merge_all(template.get("resources") or {}, resources(role, group, isolation=spec.worker_isolation)),
-        "volumeMounts": [*_our_mounts(tmp=tmp)],
+        "volumeMounts": [*_our_mounts(tmp=tmp, tls=plan.tls)],
     }
     if PurePosixPath(child.workdir).is_absolute():
         needed["workingDir"] = child.workdir
@@ -189,7 +199,7 @@ def _environment(
         **place_env(its, one.index, attempt=attempt, reset=life.reset, incarnation=life.incarnation),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": "29500",
-        env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}",
+        **roles_files(plan.tls),
         env.ROLES_URL: url,
     }
     yield from ({"name": name, "value": value} for name, value in values.items())
@@ -200,18 +210,27 @@ def _mounts(role: Role) -> list[Mapping[str, Any]]:
     return [*role.volume_mounts, *(container_of(template_of(role)["spec"], TRAINER).get("volumeMounts") or ())]
 
 
-def _our_mounts(*, tmp: bool) -> Iterator[dict[str, Any]]:
+def _our_mounts(*, tmp: bool, tls: str) -> Iterator[dict[str, Any]]:
     yield roles_mount()
+    if _is_own(tls):
+        yield {"name": TLS_VOLUME, "mountPath": TLS, "readOnly": True}
     yield {"name": f"{OURS}run", "mountPath": RUN}
     if tmp:
         yield {"name": f"{OURS}tmp", "mountPath": TMP}
     yield {"name": f"{OURS}shm", "mountPath": SHM}
 
 
-def _volumes(job: JobRef, roles: Iterable[Role], attempt: int, *, tmp: bool) -> list[dict[str, Any]]:
+def _is_own(tls: str) -> bool:
+    """Return whether the certificates are those of a Secret of the user."""
+    return tls not in (OFF, AUTO)
+
+
+def _volumes(job: JobRef, roles: Iterable[Role], attempt: int, *, tmp: bool, tls: str) -> list[dict[str, Any]]:
     # No container mounts the Secret of the attempt: the pod cannot start without it, which ends what is created too late.
     shm = sum((shm_size(role) * (role.per_group or 1) for role in roles), start=type(shm_size(next(iter(roles))))(0))
-    return [*job_volumes(job, attempt=attempt, shm=shm, tmp=tmp), roles_volume(job)]
+    volumes = job_volumes(job, attempt=attempt, shm=shm, tmp=tmp, tls=tls)
+    needed = [volume for volume in volumes if volume["name"] != TLS_VOLUME or _is_own(tls)]
+    return [*needed, roles_volume(job, tls=tls)]
 
 
 def _claim(job: JobRef, group: Group) -> dict[str, Any]:

@@ -24,7 +24,7 @@ from rallypoint.backends.kubernetes.roles.gang import gang_of
 from rallypoint.backends.kubernetes.roles.layout import Group, Instance, groups
 from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod
 from rallypoint.backends.kubernetes.roles.logs import UnitLogReader
-from rallypoint.backends.kubernetes.roles.pods import ROLES_FOLDER, ROLES_SECRET, unit_pod
+from rallypoint.backends.kubernetes.roles.pods import unit_pod
 from rallypoint.backends.kubernetes.roles.seen import seen
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
@@ -33,7 +33,6 @@ from rallypoint.job import ElasticJob
 from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import ConductorRecord, Phase, UnitKey, UnitSeen
-from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan
 
@@ -215,9 +214,8 @@ class KubernetesUnits(UnitBackend):
         return Blueprint(job=whole, plan=in_the_image(own, whole.roles[0]), objects=(), parent=job.ref)
 
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
-        """Return where every process finds the token of calls between roles; see `UnitBackend.environment`."""
-        ref = JobRef(name=record.name, uid=record.uid, namespace=self._namespace)
-        return {env.ROLES_SECRET_FILE: f"{ROLES_FOLDER}/{ROLES_SECRET}", env.ROLES_URL: directory_url(ref)}
+        """Return nothing more: the pods have all variables of the calls between roles. See `UnitBackend.environment`."""
+        return {}
 
     # --- What is stored
 
@@ -261,7 +259,8 @@ class KubernetesUnits(UnitBackend):
         """See to it that the job has what its instances need, and that this attempt may start pods."""
         if (job.ref.uid, attempt) in self._served:
             return
-        for manifest in serving(job.ref, job.spec, token=secrets.token_hex(32)):
+        certificates = await its.secrets.certificates(job.ref, job.plan)
+        for manifest in serving(job.ref, job.spec, token=secrets.token_hex(32), certificates=certificates):
             await its.actor.ensure(_KINDS[manifest["kind"]], manifest)
         await its.secrets.ensure(job.ref, job.plan, attempt)
         await its.actor.ensure("pods", directory_pod(job.ref, spec=job.spec, plan=job.plan))

@@ -135,7 +135,7 @@ def _elastic(ref: JobRef, job: ElasticJob, plan: Plan, role: Role) -> dict[str, 
     spec, own = child(ref, job, plan, role_plan(plan, role.name))
     (single,) = spec.roles
     # The Secret of calls between roles belongs to jobs of kind `pods`.
-    single = single.model_copy(update={key: getattr(role, key) for key in ("volumes", "volume_mounts")})
+    single = single.model_copy(update={key: getattr(role, key) for key in ("pod_env", "volumes", "volume_mounts")})
     template = pod_template(spec.model_copy(update={"roles": (single,)}), in_the_image(own, single), single)
     port = own.rendezvous.coordinator_port or MASTER_PORT
     meeting = {"MASTER_ADDR": f"{job.name}-{role.name}-0-0.{job.name}", "MASTER_PORT": str(port)}

@@ -55,3 +55,24 @@ def test_a_seed_draws_the_same_mutants_again(tmp_path):
     assert once == twice
     assert len({mutant.index for mutant in once}) == 3
     assert len(mutants.draw(tmp_path, ["supervision"], seed=7, count=99)) == 4
+
+
+def test_files_that_name_the_module_run_first(tmp_path):
+    """Then the tests of its folder without them, then all others, and on request those with real processes."""
+    texts = {
+        "tests/supervision/test_late.py": "from rallypoint.supervision import clocks, late\n",
+        "tests/cli/test_view.py": "from rallypoint.supervision.late import DUE\n",
+        "tests/cli/test_other.py": "from rallypoint.supervision import latest\n",
+        "tests/live/test_jobs.py": "from rallypoint.supervision import late\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (mutant,) = mutants.mutants("def late():\n    return 1\n", Path("rallypoint/supervision/late.py"))
+
+    naming, near, others, live = mutants.parts(tmp_path, mutant, live=True)
+
+    assert naming == ["tests/cli/test_view.py", "tests/supervision/test_late.py"]
+    assert near == ["tests/supervision", *(f"--ignore={path}" for path in naming)]
+    assert others == ["tests", *(f"--ignore={path}" for path in (*mutants.APART, *naming, "tests/supervision"))]
+    assert live == ["tests/live", "tests/cluster"]

@@ -5,8 +5,9 @@
     python tools/mutants.py --seed 1 --count 30 --only 4,17     two of them
 
 Mutants are drawn with equal chances for each place in the named folders of the package. Each is tried in a copy of this
-checkout: first the tests of the same folder, then all other unit tests, then the live sample (`--live`). The first failed test
-kills the mutant. The exit code is 1 when fewer than `--least` of them were killed.
+checkout: first the test files that name the changed module, then the tests of the same folder, then all other unit tests, then
+the live sample (`--live`). The first failed test kills the mutant, and so does a part that takes more than `LIMIT` seconds.
+The exit code is 1 when fewer than `--least` of them were killed.
 """
 
 from __future__ import annotations
@@ -28,7 +29,15 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("supervision", "agent/rendezvous", "capabilities")
-COPIED = ("rallypoint", "tests", "tools", "benchmarks", "dags_examples", "docs", "pyproject.toml", "constraints.txt")
+
+#: The folders whose tests start real processes or build wheels.
+APART = ("tests/live", "tests/cluster", "tests/packaging")
+
+#: So many files are run in one process.
+FEW = 6
+
+#: No part of the tests takes as long as that; a mutant may make one wait for ever. In seconds.
+LIMIT = 1500.0
 
 _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.Lt: ast.LtE,
@@ -146,12 +155,12 @@ def _try(number: int, mutant: Mutant, *, live: bool) -> bool:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rallypoint-mutant-") as folder:
         place = Path(folder)
-        for name in COPIED:
-            source = ROOT / name
-            (shutil.copytree if source.is_dir() else shutil.copy)(source, place / name)
+        for name in _files():
+            (place / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, place / name)
         changed = place / mutant.path
         changed.write_text(mutated(changed.read_text(), mutant.index))
-        failed = next((test for _, paths in _parts(mutant, live=live) if (test := _first_failure(place, paths))), "")
+        failed = next((test for paths in parts(ROOT, mutant, live=live) if (test := _first_failure(place, paths))), "")
     seconds = time.monotonic() - began
     print(f"{number:>3}  {'killed' if failed else 'SURVIVED':<8} {seconds:>6.0f} s  {mutant}", flush=True)
     if failed:
@@ -159,22 +168,49 @@ def _try(number: int, mutant: Mutant, *, live: bool) -> bool:
     return bool(failed)
 
 
-def _parts(mutant: Mutant, *, live: bool) -> Iterator[tuple[str, list[str]]]:
-    own = next((folder for folder in mutant.path.parents if (ROOT / "tests" / folder.relative_to("rallypoint")).is_dir()), None)
+def _files() -> list[str]:
+    """Return the files of this checkout, new ones included."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
+    named = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    return [name for name in named if (ROOT / name).is_file()]
+
+
+def parts(root: Path, mutant: Mutant, *, live: bool) -> Iterator[list[str]]:
+    """Yield what to run, as arguments of pytest, the most likely to fail first."""
+    naming = [str(path) for path in naming_files(root, mutant.path)]
+    if naming:
+        yield naming
+    own = next((folder for folder in mutant.path.parents if (root / "tests" / folder.relative_to("rallypoint")).is_dir()), None)
     near = [] if own is None else [str(Path("tests") / own.relative_to("rallypoint"))]
     if near and near != ["tests"]:
-        yield near[0], near
-    ignored = ("tests/live", "tests/cluster", "tests/packaging", *near)
-    yield "other unit tests", ["tests", *(f"--ignore={path}" for path in ignored)]
+        yield [*near, *_without(naming)]
+    yield ["tests", *_without([*APART, *naming, *near])]
     if live:
-        yield "live tests", ["tests/live", "tests/cluster"]
+        yield ["tests/live", "tests/cluster"]
+
+
+def _without(paths: Sequence[str]) -> list[str]:
+    return [f"--ignore={path}" for path in paths]
+
+
+def naming_files(root: Path, module: Path) -> list[Path]:
+    """Return the unit test files in which the name of the module stands, in whichever form of import."""
+    package, _, name = ".".join(module.with_suffix("").parts).rpartition(".")
+    pattern = re.compile(rf"{re.escape(package)}\.{name}\b|from {re.escape(package)} import [^\n]*\b{name}\b")
+    files = [path.relative_to(root) for path in sorted((root / "tests").rglob("test_*.py")) if pattern.search(path.read_text())]
+    return [path for path in files if not str(path).startswith(APART)]
 
 
 def _first_failure(place: Path, paths: list[str]) -> str:
     """Return the name of a failed test, or an empty string."""
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", "2", "-m", "not extended", "-p", "no:cacheprovider", *paths]
+    # Two processes read the tests twice, which a few files are not worth.
+    cores = "0" if len(paths) <= FEW and all(path.endswith(".py") for path in paths) else "2"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", cores, "-m", "not extended", "-p", "no:cacheprovider", *paths]
     environ = {**os.environ, "PYTHONPATH": str(place)}
-    done = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, check=False)
+    try:
+        done = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT)
+    except subprocess.TimeoutExpired:
+        return f"a test that does not end within {LIMIT:.0f} s"
     if done.returncode in (0, 5):
         return ""
     named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)

@@ -10,12 +10,13 @@ import argparse
 import contextlib
 import fcntl
 import hashlib
+import os
 import re
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,12 +24,68 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 EXTRAS = "client,agent,airflow,kubernetes,demo,dev"
 
-#: The lines of pip that a person waits for: downloads of a megabyte and more, and the beginning of the long last step.
+#: The lines of pip that a person waits for: downloads of a megabyte and more.
 _DOWNLOAD = re.compile(r"\s*Downloading (?:\S*/)?([^\s/-]+-[^\s-]+)\S* \((\S+ [MG]B)\)")
-_INSTALL = re.compile(r"Installing collected packages: (.*)")
+_PIN = re.compile(r"(?P<name>[\w.-]+)==.*")
 
-#: A third of all source that nobody imports: packages' own tests, and one folder for each architecture of transformers.
-_UNCOMPILED = r"site-packages/(?:.*/tests?/|torch/testing/_internal/|transformers/models/(?!auto/)\w+/)"
+#: How many pips run side by side, and how many packages each is given at a time.
+SIDE_BY_SIDE = max(2, min(4, os.cpu_count() or 2))
+BATCH = 25
+
+#: As large as a batch by itself.
+LARGE = frozenset({"ray", "torch"})
+
+#: Imported once after the installation, which compiles them: else each of several first processes would do that at once.
+IMPORTED = (
+    ("torch", "torch.distributed", "torch.distributed.checkpoint", "torch._dynamo", "torch.nn.parallel", "torch.testing"),
+    (
+        "airflow.models.dag",
+        "airflow.cli.cli_parser",
+        "airflow.sdk",
+        "airflow.dag_processing.processor",
+        "pytest",
+        "_pytest.pytester",
+        "xdist",
+        "hypothesis",
+        "aiohttp.web",
+        "rich.console",
+        "kubernetes.client",
+        "sphinx.application",
+        "grpc",
+    ),
+)
+
+_PYTHON_OF_IMPORTS = """
+import contextlib, importlib, sys
+for name in sys.argv[1:]:
+    with contextlib.suppress(Exception):
+        importlib.import_module(name)
+"""
+
+#: Prints what the named extras of this distribution require and the environment lacks. pip would say so too, after ten seconds.
+_PYTHON_OF_UNMET = r"""
+import importlib.metadata as metadata, sys
+from packaging.requirements import Requirement
+
+def unmet(name, extras, seen):
+    for text in metadata.requires(name) or ():
+        one = Requirement(text)
+        if one.marker and not any(one.marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        if (one.name, frozenset(one.extras)) in seen:
+            continue
+        seen.add((one.name, frozenset(one.extras)))
+        try:
+            version = metadata.version(one.name)
+        except metadata.PackageNotFoundError:
+            yield text
+            continue
+        if not one.specifier.contains(version, prereleases=True):
+            yield text
+        yield from unmet(one.name, ("", *one.extras), seen)
+
+print(*unmet(sys.argv[1], ("", *sys.argv[2].split(",")), set()), sep="\n")
+"""
 
 
 def main() -> int:
@@ -44,8 +101,8 @@ def main() -> int:
         began = time.monotonic()
         code = _create() or _install(options)
         if code == 0:
-            print("[3/4] compiling what was installed ...", flush=True)
-            _compile(VENV / "lib")
+            print("[3/4] compiling what is imported most ...", flush=True)
+            _compile()
             _remember(stamp)
             print(f"[4/4] .venv is ready after {time.monotonic() - began:.0f} s", flush=True)
         return code
@@ -86,68 +143,70 @@ def _create() -> int:
 
 
 def _install(options: argparse.Namespace) -> int:
+    """Install the pins several at a time, then this distribution; whatever is missing afterwards is left to pip's resolver."""
     print(f"[2/4] installing rallypoint[{EXTRAS}] at the versions of constraints.txt;", flush=True)
     print("      the first time this downloads about 1 GB, and more where torch comes with CUDA ...", flush=True)
+    with ThreadPoolExecutor(max_workers=SIDE_BY_SIDE) as pool:
+        # A pin that cannot be had is the resolver's to explain.
+        list(pool.map(lambda pins: _pip(options, "--no-deps", *pins), batches(_pins())))
+    own = ["--no-deps", "--no-build-isolation", "-e", "."]
+    if _pip(options, *own).returncode == 0 and not _unmet():
+        return 0
+    resolved = _pip(options, "-c", "constraints.txt", "-e", f".[{EXTRAS}]")
+    if resolved.returncode:
+        print(resolved.stdout[-8000:], "pip failed; the lines above are its last", sep="\n", file=sys.stderr)
+    return resolved.returncode
+
+
+def _pins() -> list[str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in lines if _PIN.match(line)]
+
+
+def batches(pins: Sequence[str]) -> list[list[str]]:
+    """Return the pins in batches, large packages first and each in a batch of its own."""
+    large = [pin for pin in pins if pin.partition("==")[0] in LARGE]
+    others = [pin for pin in pins if pin not in large]
+    return [*([pin] for pin in sorted(large, reverse=True)), *(others[at : at + BATCH] for at in range(0, len(others), BATCH))]
+
+
+def _pip(options: argparse.Namespace, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run `pip install` to its end, and print what it downloads."""
     command = [str(PYTHON), "-m", "pip", "install", "--progress-bar=off", "--no-input", "--disable-pip-version-check"]
-    # Compiled beside it, and what is left on all cores: pip would do that on one.
-    command += ["--no-compile", "-c", "constraints.txt", "-e", f".[{EXTRAS}]"]
+    command += ["--no-compile", *arguments]
     command += ["--index-url", options.index] if options.index else []
     command += ["--extra-index-url", options.extra_index] if options.extra_index else []
     lines = []
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as pip:
         assert pip.stdout is not None
-        beside = threading.Thread(target=_compile_beside, args=(pip,))
-        beside.start()
         for line in pip.stdout:
             lines.append(line)
-            if told := _progress(line):
-                print(f"      {told}", flush=True)
-        pip.wait()
-        beside.join()
-    if pip.returncode:
-        print("".join(lines[-40:]), "pip failed; the lines above are its last", sep="\n", file=sys.stderr)
-    return pip.returncode
+            if download := _DOWNLOAD.match(line):
+                print(f"      downloading {download[1]} ({download[2]})", flush=True)
+    return subprocess.CompletedProcess(command, pip.returncode, "".join(lines))
 
 
-def _compile_beside(pip: subprocess.Popen[str]) -> None:
-    """Compile what pip has laid down while it lays down the next, until it ends: it keeps one core busy."""
-    done: set[Path] = set()
-    while pip.poll() is None:
-        # The last file that pip writes of a distribution lists all that belongs to it.
-        new = set(VENV.glob("lib/python3*/site-packages/*.dist-info/RECORD")) - done
-        done |= new
-        folders = {folder for record in new for folder in _folders(record)}
-        if folders:
-            _compile(*sorted(folders), cores=1)
-        else:
-            time.sleep(0.5)
+def _unmet() -> bool:
+    """Return whether the environment lacks anything that the extras require."""
+    command = [str(PYTHON), "-c", _PYTHON_OF_UNMET, "airflow-provider-rallypoint", EXTRAS]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return done.returncode != 0 or bool(done.stdout.strip())
 
 
-def _folders(record: Path) -> set[Path]:
-    """Return the folders of a distribution, without those for its scripts and for what is known of it."""
-    with contextlib.suppress(FileNotFoundError):  # of a distribution that pip has just replaced
-        names = {line.partition("/")[0] for line in record.read_text(encoding="utf-8").splitlines() if "/" in line}
-        return {record.parents[1] / name for name in names if name != ".." and not name.endswith(".dist-info")}
-    return set()
+def _compile() -> None:
+    """Import what most processes import, wherever the environment says that imports must not compile.
 
-
-def _compile(*folders: Path, cores: int = 0) -> None:
-    """Compile what was installed, wherever the environment says that imports must not (PYTHONDONTWRITEBYTECODE).
-
-    A worker would compile torch anew each time it starts, for seconds. What is compiled already is left alone; what cannot be
-    compiled (a template, a test of a syntax error) is nobody's to import, so the exit code says nothing. With no `cores` all
-    are used.
+    All else is compiled by the process that imports it first. The exit codes say nothing: what cannot be imported here is told
+    by the test that needs it.
     """
-    command = [str(PYTHON), "-m", "compileall", "-q", "-j", str(cores), "-x", _UNCOMPILED, *map(str, folders)]
-    subprocess.run(command, capture_output=True, check=False)
-
-
-def _progress(line: str) -> str:
-    if download := _DOWNLOAD.match(line):
-        return f"downloading {download[1]} ({download[2]})"
-    if install := _INSTALL.match(line):
-        return f"installing {install[1].count(',') + 1} packages ..."
-    return ""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    commands = [[str(PYTHON), "-W", "ignore", "-c", _PYTHON_OF_IMPORTS, *names] for names in IMPORTED]
+    running = [
+        subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        for command in commands
+    ]
+    for process in running:
+        process.wait()
 
 
 def _remember(stamp: Path) -> None:

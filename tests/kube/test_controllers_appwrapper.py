@@ -320,10 +320,11 @@ def test_annotations(key: str, text: str, field: str, seconds: float) -> None:
 
 
 def test_pace() -> None:
-    """At a hundred times the pace a grace of a minute lasts 0.6 s, and limits are what they were."""
+    """At a hundred times the pace a grace of a minute lasts 0.6 s; limits, and the time to start, are what they were."""
     faster = Settings.read({PREFIX + "retryLimit": "101"}).at_speed(100.0)
 
-    assert (faster.admission, faster.running_poll) == pytest.approx((0.6, 0.6))
+    assert (faster.failure, faster.running_poll) == pytest.approx((0.6, 0.6))
+    assert (faster.admission, faster.warmup) == (60.0, 300.0)
     assert faster.retry_limit == 101
 
 

@@ -34,7 +34,7 @@ _MOST_STEPS = 20
 
 
 class AppWrapperController(Controller):
-    """Runs the wrappers of a cluster; everything lasts `speed` times shorter than it is written.
+    """Runs the wrappers of a cluster; what it waits for lasts `speed` times shorter than it is written.
 
     As the reference it follows wrappers and pods that have succeeded, and looks at all else when the rules want it.
     """

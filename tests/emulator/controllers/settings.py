@@ -57,8 +57,12 @@ class Settings:
         )
 
     def at_speed(self, speed: float) -> Settings:
-        """Return the settings of a controller for which everything lasts `speed` times shorter."""
-        periods = {f.name: getattr(self, f.name) / speed for f in dataclasses.fields(self) if f.type == "float"}
+        """Return the settings of a controller for which all that is waited for lasts `speed` times shorter.
+
+        How long pods may take to appear and to start stays: they are real processes, which start at their own pace.
+        """
+        shorter = [f.name for f in dataclasses.fields(self) if f.type == "float" and f.name not in {"admission", "warmup"}]
+        periods = {name: getattr(self, name) / speed for name in shorter}
         return dataclasses.replace(self, **periods)
 
 

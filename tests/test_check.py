@@ -56,3 +56,15 @@ def test_parts_of_one_core_run_side_by_side_and_the_others_after_them(tmp_path, 
 
     assert [(outcome.name, outcome.code) for outcome in seen] == [("first", 0), ("second", 0), ("third", 1), ("alone", 0)]
     assert capfd.readouterr().out.count("\none\ntwo\n") == 3
+
+
+def test_every_test_file_is_in_one_part_of_make_test_all():
+    """Folders and files that a part names exist, and what one part names the others leave out."""
+    named = [word for part in check.PARTS if part.command[0] == "pytest" for word in part.command if word.startswith("tests/")]
+    (others,) = [part.command for part in check.PARTS if part.name == "unit: others"]
+    (live,) = [part.command for part in check.PARTS if part.name == "live tests"]
+
+    assert all((check.ROOT / path).exists() for path in named)
+    assert len(named) == len(set(named))
+    for path in named:
+        assert f"--ignore={path}" in (live if path in check.AIRFLOW else others)

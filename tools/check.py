@@ -29,6 +29,9 @@ ROOT = Path(__file__).resolve().parent.parent
 #: Tests that start real processes.
 LIVE = ("tests/cluster", "tests/live")
 
+#: Live tests that import Airflow: a part of their own, as each process of the others would import it to read them.
+AIRFLOW = tuple(f"tests/live/test_{name}.py" for name in ("freshness", "masked_secrets", "payloads", "trigger_blocks"))
+
 #: Tests that are no unit tests.
 APART = (*LIVE, "tests/packaging")
 
@@ -69,6 +72,7 @@ PARTS = (
         group="unit",
         command=("pytest", "-q", *(f"--ignore={path}" for path in (*APART, *itertools.chain(*UNIT.values())))),
     ),
+    Part(name="live: Airflow", group="live", command=("pytest", "-q", *AIRFLOW)),
     Part(name="wheel tests", group="wheel", command=("pytest", "-q", "tests/packaging")),
     Part(name="site", group="lint", command=("python", "tools/site.py")),
     Part(name="import-linter", group="lint", command=("lint-imports",)),
@@ -80,7 +84,10 @@ PARTS = (
     Part(
         name="live tests",
         group="live",
-        command=("pytest", "-q", "-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20", *LIVE),
+        command=(
+            *("pytest", "-q", "-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20"),
+            *(*LIVE, *(f"--ignore={path}" for path in AIRFLOW)),
+        ),
         alone=True,
     ),
     Part(

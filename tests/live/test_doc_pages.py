@@ -15,8 +15,9 @@ import pytest
 from tests.emulator.options import NodeOptions, Options
 from tests.emulator.running import running
 from tests.live import doc_pages
+from tests.optional import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 ROOT = Path(__file__).parents[2]
 LOCAL = ("get-started.md", "tutorials/from-torchrun.md", "tutorials/recovery-in-place.md", "tutorials/a-hang-explained.md")

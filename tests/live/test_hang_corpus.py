@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.live.hang_corpus import run_all
 from tests.live.hang_kinds import KINDS
+from tests.optional import needs
 from tests.scale import WHOLE
 
-pytest.importorskip("torch")
+needs("torch")
 
 #: The ways of which the evidence proves that the ranks can never go on.
 PROVABLE = {"stop", "lock-c", "lock-c-gil", "exited", "deadlock", "skip", "order", "barrier"}

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.live.agent_processes import agents, said
+from tests.optional import needs
 from tests.waiting import PATIENCE
 
-pytest.importorskip("torch")
+needs("torch")
 
 SCRIPTS = Path(__file__).parent / "scripts"
 ALL_STACKS = re.compile(r"saved stack traces and diagnostics of each hang: hangs=\d+ file=(\S+)")

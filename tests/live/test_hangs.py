@@ -15,9 +15,10 @@ from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.hang import Hang, HangState
 from rallypoint.wire.incident import Cause, FaultKind, Incident, Rung
 from tests.live.jobs import Job, cli
+from tests.optional import needs
 from tests.waiting import eventually
 
-pytest.importorskip("torch")
+needs("torch")
 
 HANG = Path(__file__).parent / "scripts" / "hang.py"
 

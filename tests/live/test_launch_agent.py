@@ -22,9 +22,10 @@ from rallypoint.compat.launch_agent.events import StopAllTasks
 from tests.compat.launch_agent.etcd_server import needs_etcd, serving
 from tests.live.agent_processes import alive, free_port
 from tests.live.stop_soak import stopped
+from tests.optional import needs
 from tests.waiting import PATIENCE, eventually
 
-errors = pytest.importorskip("torch.distributed.elastic.multiprocessing.errors")
+needs("torch")
 
 
 def config(workers: int = 2, **fields: Any) -> LaunchConfig:
@@ -77,10 +78,12 @@ def fail_on_1() -> None:
 
 def test_a_failure_is_torchs_own(tmp_path: Path) -> None:
     """L3: after the restarts, by global rank, with the traceback of the worker; logs and counters are where they should be."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
     metrics = tmp_path / "metrics"
     cfg = {"destination": "file", "path": str(metrics)}
 
-    with pytest.raises(errors.ChildFailedError) as caught:
+    with pytest.raises(ChildFailedError) as caught:
         launch_agent(config(max_restarts=1, log_dir=str(tmp_path), redirects=Std.ERR, metrics_cfg=cfg), fail_on_1, [])
 
     assert (caught.value.name, set(caught.value.failures)) == ("fail_on_1", {1})
@@ -101,7 +104,9 @@ def die() -> None:
 
 def test_a_signal_is_an_exit_code_below_zero() -> None:
     """As torch tells it."""
-    with pytest.raises(errors.ChildFailedError) as caught:
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    with pytest.raises(ChildFailedError) as caught:
         launch_agent(config(1, max_restarts=0), die, [])
 
     assert caught.value.failures[0].exitcode == -signal.SIGKILL
@@ -109,7 +114,9 @@ def test_a_signal_is_an_exit_code_below_zero() -> None:
 
 def test_a_value_that_cannot_travel_is_a_failure(tmp_path: Path) -> None:
     """Of the rank that returned it, and no further try would return another one."""
-    with pytest.raises(errors.ChildFailedError, match=r"the return value \(a lock\) cannot be pickled"):
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    with pytest.raises(ChildFailedError, match=r"the return value \(a lock\) cannot be pickled"):
         launch_agent(config(1, max_restarts=3, log_dir=str(tmp_path)), threading.Lock, [])
 
     assert [path.name for path in tmp_path.glob("job_*/round-*")] == ["round-1"]
@@ -265,9 +272,11 @@ def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
 
 def test_our_own_children_are_left_alone() -> None:
     """The agent reaps and kills what is its own: it is another process."""
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
     child = subprocess.Popen(["sleep", "1000"])
     try:
-        with pytest.raises(errors.ChildFailedError):
+        with pytest.raises(ChildFailedError):
             launch_agent(config(1, max_restarts=1), die, [])
         assert child.poll() is None
     finally:

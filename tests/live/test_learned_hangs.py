@@ -14,9 +14,10 @@ from rallypoint.wire.hang import HangState
 from rallypoint.wire.incident import Cause, Incident, Rung
 from rallypoint.wire.pulse import Phase
 from tests.live.jobs import Job, cli
+from tests.optional import needs
 from tests.waiting import eventually
 
-pytest.importorskip("torch")
+needs("torch")
 
 SCRIPT = Path(__file__).parent / "scripts" / "phases.py"
 

@@ -6,8 +6,9 @@ import pytest
 
 from tests.live.slow_corpus import run_slow
 from tests.live.slow_kinds import named_slow
+from tests.optional import needs
 
-pytest.importorskip("torch")
+needs("torch")
 
 #: A few that others wait for in different calls; `make hang-corpus` runs all of them.
 SAMPLE = ("subprocess", "receive", "two-groups", "last")

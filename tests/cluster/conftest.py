@@ -33,11 +33,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.live)
+            if _elsewhere(item):
+                item.add_marker(pytest.mark.extended)
             if item.get_closest_marker("cluster") and not asked:
                 unwanted.append(item)
     if unwanted:
         config.hook.pytest_deselected(items=unwanted)
         items[:] = [item for item in items if item not in unwanted]
+
+
+def _elsewhere(item: pytest.Item) -> bool:
+    """Return whether `make test` runs this test, but in another place (`@pytest.mark.sample(PLACE)`)."""
+    sample, call = item.get_closest_marker("sample"), getattr(item, "callspec", None)
+    return sample is not None and call is not None and call.params.get("site") not in (None, "cluster", *sample.args)
 
 
 NODES = tuple(NodeOptions(name=f"node-{letter}") for letter in "abcdefg")

@@ -90,6 +90,7 @@ async def test_a_lost_node_is_replaced(site: Site) -> None:
     assert lost.healed_at is not None
 
 
+@pytest.mark.sample("emulator")
 async def test_a_lost_coordinator_stops_nobody(site: Site) -> None:
     """The same workers go on under the next term, in the same round; it costs nothing."""
     async with submitted(site, site.job(nodes=2)) as job:
@@ -104,6 +105,7 @@ async def test_a_lost_coordinator_stops_nobody(site: Site) -> None:
     assert [incident.cause for incident in record.incidents] == [Cause.COORDINATOR]
 
 
+@pytest.mark.sample("local")
 async def test_a_failing_script_spends_its_budgets(site: Site) -> None:
     """It is started again as often as its budgets say, and no more; the record keeps the culprit's last words."""
     spec = site.job(env={"MODE": "fail"}, recovery={"max_restarts": 1}, fault_tolerance={"retry_limit": 1})
@@ -123,6 +125,7 @@ async def test_a_failing_script_spends_its_budgets(site: Site) -> None:
     assert any("the loss is not a number" in line for line in (*culprit.log_tail, culprit.error or ""))
 
 
+@pytest.mark.sample("emulator")
 async def test_it_is_suspended_resumed_and_deleted(site: Site) -> None:
     """Suspended it has no nodes and pays nothing; resumed it trains again; deleted while it trains it leaves nothing."""
     async with submitted(site, site.job(nodes=2)) as job:
@@ -138,6 +141,7 @@ async def test_it_is_suspended_resumed_and_deleted(site: Site) -> None:
     assert [incident.cause for incident in record.incidents if incident.cause is not Cause.SCALE] == []
 
 
+@pytest.mark.sample("local")
 async def test_another_supervisor_takes_over(site: Site) -> None:
     """One that is killed is followed by another; the same workers go on in the same round, and end under the second."""
     async with submitted(site, site.job(nodes=2), supervised=False) as job:
@@ -154,6 +158,7 @@ async def test_another_supervisor_takes_over(site: Site) -> None:
     assert (record.phase, record.retries, record.incidents) == (Phase.SUCCEEDED, 0, ())
 
 
+@pytest.mark.sample("emulator")
 async def test_what_one_reader_was_told_the_next_is_not_told_again(site: Site) -> None:
     """Reading goes on after the cursor of any line, of one rank or of all, while the job runs."""
     async with submitted(site, site.job(nproc_per_node=2)) as job:

@@ -41,6 +41,7 @@ async def stored(job: Job) -> list[str]:
     return [owner["kind"] for secret in secrets for owner in secret["metadata"]["ownerReferences"]]
 
 
+@pytest.mark.sample("local")
 async def test_a_function_runs_on_every_rank_and_rank_0_returns(site: Site) -> None:
     """The record holds what rank 0 returned; the function lies where its owner alone may read it, and goes with the job."""
     sent = pack(train, [3], {})

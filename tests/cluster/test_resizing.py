@@ -14,6 +14,7 @@ from tests.cluster.sites import Site
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
 
+@pytest.mark.sample("emulator")
 async def test_a_job_grows_and_shrinks_while_it_trains(site: Site) -> None:
     """The node that stays is the one that it was; not charged to a budget; the bounds are those that were asked for last."""
     async with submitted(site, site.job(nodes=1)) as job:

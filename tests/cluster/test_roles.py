@@ -16,6 +16,7 @@ from tests.cluster.sites import ClusterSite, Site
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
 
+@pytest.mark.sample("local")
 async def test_a_driver_ends_while_servers_loop(site: Site) -> None:
     """Servers are ended once all drivers have succeeded, and the job has succeeded."""
     async with roles_job(site, {"driver": SIMPLE, "server": {**SERVER, "total": 2}}) as job:
@@ -41,6 +42,7 @@ async def test_a_killed_instance_is_started_again_alone(place: ClusterSite) -> N
         assert step.reason == "driver 1 was killed by signal 9"
 
 
+@pytest.mark.sample("emulator")
 async def test_two_instances_are_hit_at_once(site: Site) -> None:
     """Each is answered by itself, with its reason; the third keeps its process."""
     async with roles_job(site, {"one": SIMPLE, "two": SIMPLE, "three": SERVER}) as job:
@@ -108,6 +110,7 @@ async def test_two_roles_are_hit_at_once(place: ClusterSite) -> None:
         assert sorted(await job.steps()) == [(Level.INSTANCE, "one", 0), (Level.INSTANCE, "two", 0)]
 
 
+@pytest.mark.sample("local")
 async def test_a_role_that_fails_too_often_resets_the_job_and_then_fails_it(site: Site) -> None:
     """Instance, role, job: each has its budget, and nothing of the job runs in the end."""
     fields: dict[str, Any] = {"recovery": {"stop_grace_period": "1s", "node_replacements": 1}}
@@ -162,6 +165,7 @@ async def test_it_is_suspended_and_resumed(place: ClusterSite) -> None:
         assert await job.steps() == []
 
 
+@pytest.mark.sample("emulator")
 async def test_the_output_of_a_role_is_read_across_its_lives(site: Site) -> None:
     """`rallypoint logs --role` tells every life of each instance, also of one in a group, and follows until the job is over."""
     roles = {"driver": {**SIMPLE, "total": 2}, "one": SERVER, "two": SERVER}

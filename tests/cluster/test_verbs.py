@@ -43,6 +43,7 @@ def pids(status: JobStatus) -> dict[int, int]:
     return {rank.rank: rank.pid for rank in status.ranks}
 
 
+@pytest.mark.sample("emulator")
 async def test_a_job_is_paused_resumed_and_stopped(site: Site) -> None:
     """On all nodes, in the same processes; what the script cannot do each node says for its ranks; a stop is a success."""
     async with submitted(site, site.job(nodes=2, env={"MODE": "ordered"})) as job:

@@ -77,8 +77,10 @@ def test_a_teardown_that_hangs_is_ended_and_the_status_of_the_script_counts(ligh
     ("way", "how", "error"),
     [
         pytest.param("code", "exited with code 3", "", id="exit code"),
-        pytest.param("text", "exited with code 1", "no data", id="exit with a text"),
-        pytest.param("error", "exited with code 1", "ValueError: the loss is not a number", id="exception"),
+        pytest.param("text", "exited with code 1", "no data", id="exit with a text", marks=pytest.mark.extended),
+        pytest.param(
+            "error", "exited with code 1", "ValueError: the loss is not a number", id="exception", marks=pytest.mark.extended
+        ),
         pytest.param(
             "unknown", "was killed by SIGKILL", "the script ended (exit code unknown)", id="SystemExit raised by the script"
         ),
@@ -124,7 +126,10 @@ def test_a_signal_from_elsewhere_counts_although_the_script_was_through(light_jo
     assert (code, WARNING in output, "was killed by SIGKILL" in output) == (Exit.JOB_FAILED, False, True), output
 
 
-@pytest.mark.parametrize(("number", "forks"), [pytest.param(8, 2, id="plain, -m"), pytest.param(1, 1, id="five lines, file")])
+@pytest.mark.parametrize(
+    ("number", "forks"),
+    [pytest.param(8, 2, id="plain, -m", marks=pytest.mark.extended), pytest.param(1, 1, id="five lines, file")],
+)
 def test_a_sample_of_the_soak_ends(number: int, forks: int) -> None:
     """Two of the 200 runs of `make endings`: without the five lines both ranks are new, with them one."""
     planned = endings.kills_of(5, 16)[number]
@@ -169,7 +174,7 @@ def test_the_soak_counts_a_run_that_does_not_recover(
     shutil.rmtree(folder)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.extended)])
 def test_an_interrupted_soak_ends_its_runs(tmp_path: Path, number: int) -> None:
     """Nothing of the run is left, and it does not count."""
     script, results = tmp_path / "train.py", tmp_path / "results"

@@ -68,7 +68,7 @@ def recovered(job: Agents, pids: dict[int, int], round_: int) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.parametrize("kind", ["run", "http", "grpc"])
+@pytest.mark.parametrize("kind", ["run", pytest.param("http", marks=pytest.mark.extended), "grpc"])
 def test_a_killed_worker_trains_again_during_a_flood(job: Agents, kind: str) -> None:
     """Two thousand idle connections to every port of the job; and the status is answered."""
     start(job, kind)
@@ -103,13 +103,19 @@ def status(port: int) -> dict[str, dict[str, int]]:
     [
         pytest.param(b"", b"", True, id="again as soon as it is ended"),
         pytest.param(b"GET /v1/status HTTP/1.1\r\n", b"X: y\r\n", False, id="heads that never end"),
-        pytest.param(POST, b"x", False, id="bodies that never end"),
+        pytest.param(POST, b"x", False, id="bodies that never end", marks=pytest.mark.extended),
         pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", b"", True, id="TLS"),
-        pytest.param(b"\x00\xce\xf7\x85\x3c", b"", True, id="a store's client"),
-        pytest.param(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00", b"", True, id="HTTP/2"),
+        pytest.param(b"\x00\xce\xf7\x85\x3c", b"", True, id="a store's client", marks=pytest.mark.extended),
+        pytest.param(
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
+            b"",
+            True,
+            id="HTTP/2",
+            marks=pytest.mark.extended,
+        ),
     ],
 )
-@pytest.mark.parametrize("kind", ["run", "grpc"])
+@pytest.mark.parametrize("kind", [pytest.param("run", marks=pytest.mark.extended), "grpc"])
 def test_every_kind_of_stranger_is_outlived(job: Agents, kind: str, first: bytes, drip: bytes, again: bool) -> None:
     """Whatever they send, and if they come again for ever: two kills in a row cost seconds."""
     start(job, kind)

@@ -63,7 +63,7 @@ def with_tls(job: Agents, kind: str, nodes: int = 1) -> list[subprocess.Popen[st
 @pytest.mark.parametrize(
     ("first", "drip", "again"),
     [
-        pytest.param(b"", b"", False, id="idle"),
+        pytest.param(b"", b"", False, id="idle", marks=pytest.mark.extended),
         pytest.param(hello()[:40], b"\x00", False, id="slow hellos"),
         pytest.param(hello(), b"", True, id="hellos of which nothing follows", marks=pytest.mark.extended),
         pytest.param(b"\x16\x03\x01\x00\x05hello", b"", True, id="no TLS behind the first byte", marks=pytest.mark.extended),
@@ -102,7 +102,9 @@ def test_a_new_agent_with_a_certificate_comes_in(job: Agents, kind: str) -> None
     assert job.drained() <= GROWTH
 
 
-@pytest.mark.parametrize("tls", [False, True], ids=["without TLS", "with TLS"])
+@pytest.mark.parametrize(
+    "tls", [pytest.param(False, id="without TLS", marks=pytest.mark.extended), pytest.param(True, id="with TLS")]
+)
 @pytest.mark.parametrize(
     ("first", "again"),
     [

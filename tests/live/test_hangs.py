@@ -106,6 +106,7 @@ def test_notify_tells_and_touches_nothing(tmp_path: Path, home: Path) -> None:
     cli("delete", counter.name)
 
 
+@pytest.mark.extended
 def test_log_only_makes_no_incident(tmp_path: Path, home: Path) -> None:
     """`hang_detection: 0`: a line in the story; behind a shell, the Python in it is looked into."""
     shell = ["bash", "-c", f'{shlex.quote(sys.executable)} {HANG} "$@"; exit $?', "hang"]
@@ -123,6 +124,7 @@ def test_log_only_makes_no_incident(tmp_path: Path, home: Path) -> None:
     cli("delete", counter.name)
 
 
+@pytest.mark.extended
 def test_a_long_first_step_is_no_hang(tmp_path: Path, home: Path) -> None:
     """Before the first sign of life the warm-up grace is the bound."""
     counter = job(tmp_path, home, "late", action=2)

@@ -126,9 +126,9 @@ def test_elastic_training_goes_on_without_the_scheduler(tmp_path: Path, home: Pa
     assert (record.phase, record.attempt, record.restarts) == (Phase.SUCCEEDED, 1, 0)
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize(
-    "reports",
-    [pytest.param("100ms", id="snapshots reported", marks=pytest.mark.extended), pytest.param("10s", id="not reported yet")],
+    "reports", [pytest.param("100ms", id="snapshots reported"), pytest.param("10s", id="not reported yet")]
 )
 def test_dump_saves_what_survives_a_lost_node(tmp_path: Path, home: Path, reports: str) -> None:
     """The pod of rank 0 is lost: the whole job is rescheduled, but first the other node's memory becomes a checkpoint."""
@@ -181,6 +181,7 @@ def test_a_last_checkpoint_is_the_end_of_an_attempt(tmp_path: Path, home: Path) 
     assert "saved a last checkpoint of step" in record.verdict.message
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_job_level_rescheduling(tmp_path: Path, home: Path) -> None:
     """Without pod-rescheduling a lost pod costs all of them, and nothing of fault-retry-times."""
@@ -304,6 +305,7 @@ def test_grace_over_time_forces_a_deletion(tmp_path: Path, home: Path) -> None:
     assert job.ends().phase is Phase.SUCCEEDED
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_force_deletes_at_once(tmp_path: Path, home: Path) -> None:
     """`fault-scheduling: force` waits neither for the grace of a pod nor for grace_over_time."""
@@ -393,7 +395,7 @@ def test_monitor_interval(tmp_path: Path, home: Path, written: dict[str, float],
     ("fields", "node", "everything"),
     [
         pytest.param({"annotations": {"huawei.com/recover_policy_path": "pod"}}, 0, False, marks=pytest.mark.extended),
-        ({"labels": {"pod-rescheduling": "on"}}, 0, True),
+        pytest.param({"labels": {"pod-rescheduling": "on"}}, 0, True, marks=pytest.mark.extended),
         pytest.param({"labels": {"pod-rescheduling": "yes"}}, 1, True, marks=pytest.mark.extended),
         ({"labels": {"process-recover-enable": "on"}}, 1, False),
         pytest.param({"labels": {"process-recover-enable": "off"}}, 1, True, marks=pytest.mark.extended),

@@ -118,7 +118,7 @@ def test_a_variable_switches_strategies_off(tmp_path: Path, home: Path, env: dic
             {"annotations": {"recover-strategy": "elastic-training"}},
             {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"},
         ),
-        (
+        pytest.param(
             {"annotations": {"recover-strategy": "recover-in-place,dump,retry"}, "labels": {"framework": "mindspore"}},
             {
                 "PROCESS_RECOVER": "on",
@@ -127,12 +127,14 @@ def test_a_variable_switches_strategies_off(tmp_path: Path, home: Path, env: dic
                 "MINDIO_FOR_MINDSPORE": "1",
                 "MS_ENABLE_TFT": "{ARF:1,HCCE:1,TTP:1,UCE:1}",
             },
+            marks=pytest.mark.extended,
         ),
-        (
+        pytest.param(
             {"labels": {"framework": "mindspore", "pod-rescheduling": "on"}},
             {"MS_ENABLE_TFT": "{RSC:1}"},
+            marks=pytest.mark.extended,
         ),
-        ({"annotations": {"recover-strategy": "exit"}}, {}),
+        pytest.param({"annotations": {"recover-strategy": "exit"}}, {}, marks=pytest.mark.extended),
     ],
     ids=["recover", "elastic-training", "mindspore", "pod-rescheduling", "exit"],
 )

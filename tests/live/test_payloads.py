@@ -25,6 +25,9 @@ SCRIPT = Path(__file__).parents[1] / "airflow" / "payload_script.py"
 #: CPU seconds for which a trigger may keep the event loop to itself.
 BUSY = 0.1
 
+#: Those that `make test` runs.
+QUICK = ("fails_deferred", "reports_sync")
+
 SAMPLE = {batch.dag: batch for batch in batches(80, seed=16)}
 
 
@@ -65,7 +68,9 @@ async def beat(busy: list[float]) -> None:
         busy.append(time.thread_time() - began)
 
 
-@pytest.mark.parametrize("dag", sorted(SAMPLE))
+@pytest.mark.parametrize(
+    "dag", [dag if dag in QUICK else pytest.param(dag, marks=pytest.mark.extended) for dag in sorted(SAMPLE)]
+)
 def test_what_a_job_reports_arrives_as_the_policy_says(light: Any, tmp_path: Path, dag: str) -> None:
     """Twenty payloads: metrics and their names, results, a checkpoint, lines of output, an error."""
     batch = SAMPLE[dag]

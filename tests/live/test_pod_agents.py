@@ -94,7 +94,10 @@ def worker_lines(output: list[str]) -> list[PodLine]:
 
 
 @pytest.mark.may_block("processes are started by the test itself")
-@pytest.mark.parametrize("permitted", [pytest.param(True, id="with its permissions"), pytest.param(False, id="without any")])
+@pytest.mark.parametrize(
+    "permitted",
+    [pytest.param(True, id="with its permissions"), pytest.param(False, id="without any", marks=pytest.mark.extended)],
+)
 async def test_a_job_of_pods_outlives_its_coordinator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, permitted: bool) -> None:
     """A second coordinator finds agents and status, no worker notices; all is in the pods' logs, and setup ran once a node."""
     ports, port = [free_port(), free_port()], free_port()

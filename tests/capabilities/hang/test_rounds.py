@@ -137,6 +137,8 @@ def test_a_verdict_does_not_wait_for_ever() -> None:
         the_incident(state).reason
         == "no progress of any rank for 1 min; no single rank causes it, because all ranks are in the same state"
     )
+    assert the_incident(state).culprit is None
+    assert (the_incident(state).id.node, the_incident(state).id.local_rank) == (-1, -1)
 
 
 def test_log_only_is_a_line_in_the_story() -> None:

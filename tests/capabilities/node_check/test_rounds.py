@@ -299,6 +299,16 @@ def test_level_two_runs_all_good_nodes_together() -> None:
     assert lines[-2].startswith("bandwidth ")
 
 
+def test_a_transfer_that_takes_no_time_has_no_bandwidth() -> None:
+    """A probe may be faster than its clock; that is no division by zero."""
+    state = start(check=dataclasses.replace(CHECK, check_level=2))
+    state = play(state, {node: dataclasses.replace(FINE, transfer=0.0) for node in range(4)})
+
+    whole = check_of(told(state)).whole
+    assert whole is not None
+    assert (whole.nodes, whole.seconds, whole.algbw, whole.busbw) == (4, 0.0, 0.0, 0.0)
+
+
 def test_a_job_that_is_only_a_check_ends_with_what_was_found() -> None:
     """Also where a node is at fault: nobody is sent away, and the result says who it is."""
     state = play(start(check=dataclasses.replace(CHECK, check_only=True)), {0: BROKEN})

@@ -64,6 +64,9 @@ def test_too_large_a_batch_shrinks() -> None:
     first = next_batch([Seen(batch=100, memory=2000)], 1000)
     assert first == Choice(batch=45)
     assert next_batch([Seen(batch=100, memory=2000), Seen(batch=45, memory=1450)], 1000).batch < 45
+    assert next_batch([Seen(batch=100, memory=150), Seen(batch=50, memory=125)], 125) == Choice(batch=25), (
+        "half a byte a sample"
+    )
     assert next_batch([Seen(batch=1, memory=2000)], 1000) == Choice(
         batch=1, settled="one sample already exceeds the available memory"
     )

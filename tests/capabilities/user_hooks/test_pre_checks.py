@@ -16,8 +16,9 @@ from rallypoint.agent.rendezvous.core import State
 from rallypoint.capabilities.user_hooks.builtin import ConnectionPreCheckOperator, SchedulingPreCheckOperator
 from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, UserHooks, facts
 from rallypoint.capabilities.user_hooks.course import SPARE, Action, ActionKind, Answer, Operator, is_last, may_ask_until
-from rallypoint.capabilities.user_hooks.host import Loaded, job_of
+from rallypoint.capabilities.user_hooks.host import Loaded, job_of, main
 from rallypoint.capabilities.user_hooks.wire import StatusSection
+from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Answer as Ruling
 from rallypoint.wire.messages import Assignment, Stop
 from rallypoint.wire.plan import Entry, Plan
@@ -389,3 +390,40 @@ def test_the_connection_check_finds_who_is_out_of_touch() -> None:
 
     assert (said.result, [node.id for node in said.abnormal_nodes]) == (1, [1])
     assert ConnectionPreCheckOperator().check(SimpleNamespace(min_nodes=1, nodes=nodes[:1])).result == 0
+
+
+CHECK = """
+class Disk:
+    def check(self, job_args=None):
+        return True
+"""
+
+
+@pytest.mark.parametrize(
+    ("beside", "code"),
+    [pytest.param(True, 0, id="the script is beside it"), pytest.param(False, Exit.CONFIG, id="it is found nowhere")],
+)
+def test_a_class_beside_the_script_is_found(tmp_path, monkeypatch, capsys, beside, code):
+    """From whichever folder the host is started; the module of nobody is an error that names it."""
+    folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    (folder / "my_disk_check.py").write_text(CHECK)
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.delitem(sys.modules, "my_disk_check", raising=False)
+    words = ["--beside", str(folder / "train.py")] if beside else []
+
+    assert main([*words, '[["my_disk_check", "Disk"]]']) == code
+    assert ("my_disk_check" in capsys.readouterr().err) is not beside
+    sys.modules.pop("my_disk_check", None)
+
+
+def test_the_folders_of_a_job_come_first_and_once(tmp_path, monkeypatch):
+    """A folder that is searched already keeps its place."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["/usr/lib/somewhere", str(tmp_path)])
+
+    assert main(["--beside", str(tmp_path / "project" / "train.py"), "[]"]) == 0
+
+    assert sys.path == [str(tmp_path / "project"), "/usr/lib/somewhere", str(tmp_path)]

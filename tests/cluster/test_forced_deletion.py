@@ -23,7 +23,7 @@ async def incidents(job: Job) -> tuple[Incident, ...]:
     return incidents_of(await job.record(), await job.eyes.status(job.name))
 
 
-@pytest.mark.parametrize("node", [pytest.param(0, id="rank 0"), pytest.param(1, id="rank 1")])
+@pytest.mark.parametrize("node", [pytest.param(0, id="rank 0"), pytest.param(1, id="rank 1", marks=pytest.mark.extended)])
 async def test_a_pod_that_is_deleted_by_force_is_one_incident(place: ClusterSite, node: int, tmp_path: Path) -> None:
     """Its worker ends with it and the worker of the other node fails because of that; nothing else is told or charged."""
     spec = place.job(nodes=2, entrypoint={"command": [place.python, "-c", COUPLED]}, recovery={"max_restarts": 0})

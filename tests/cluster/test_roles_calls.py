@@ -93,6 +93,7 @@ def in_eleven_days() -> float:
     return time.time() + 11 * 86400.0
 
 
+@pytest.mark.extended
 async def test_a_job_of_elastic_roles_alone_runs(place: ClusterSite) -> None:
     """Each is a job of its own, and the whole succeeds with both."""
     elastic = {"launch": "elastic", "nodes": 1, "entrypoint": {"command": ["sh", "-c", "exit 0"]}}

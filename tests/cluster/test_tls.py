@@ -53,6 +53,7 @@ async def test_a_job_with_tls_trains_and_is_reset(place: ClusterSite) -> None:
     assert all("--tls" in pod["spec"]["containers"][0]["command"] for pod in pods)
 
 
+@pytest.mark.extended
 async def test_a_certificate_is_renewed_in_its_secret(place: ClusterSite) -> None:
     """After ten days, by the same authority; not before."""
     async with submitted(place, place.job(nodes=1, tls="auto")) as job:

@@ -113,6 +113,7 @@ def test_a_node(tmp_path: Path, home: Path, light: None) -> None:
     cli("delete", job.name)
 
 
+@pytest.mark.extended
 def test_a_node_in_the_middle_of_a_collective(tmp_path: Path, home: Path) -> None:
     """The surviving rank fails too, for want of its peer; that costs no restart, and only the node's loss is told."""
     job = Job.write(

@@ -156,6 +156,7 @@ def test_an_orphan_that_may_go_on_goes_on(tmp_path: Path, home: Path) -> None:
             cli("delete", job.name)
 
 
+@pytest.mark.extended
 def test_an_outage_shorter_than_the_lease_costs_nothing(tmp_path: Path, home: Path) -> None:
     """The same processes train on, no incident is noted, and nobody ever calls the job an orphan."""
     with submitted(write(tmp_path, home, lease="1h", policy="stop")) as job:
@@ -189,6 +190,7 @@ def test_a_job_whose_folder_is_removed_is_over(tmp_path: Path, home: Path, super
     assert "no jobs" in cli("status").stdout
 
 
+@pytest.mark.extended
 def test_a_heart_leaves_nothing_behind(tmp_path: Path, home: Path) -> None:
     """Its file is there while the job is supervised, and gone when the supervisor has done its work."""
     job = write(tmp_path, home, lease="1h", policy="continue")

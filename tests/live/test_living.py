@@ -94,6 +94,7 @@ def test_who_can_never_leave_is_replaced_at_once(job: Agents) -> None:
     assert [len(run.pids(rank)) for rank in (0, 1)] == [2, 2]
 
 
+@pytest.mark.extended
 def test_a_step_that_always_fails_spends_the_budget(job: Agents) -> None:
     """Each try is a fault of a process, whoever lives; the verdict says what was raised."""
     folder = job.work / "bug"

@@ -22,6 +22,7 @@ from tests.backends.crashing import Crashed, Crashing
 from tests.backends.stage import LocalStage, verdict
 from tests.leftovers import marked_with
 from tests.live.local_nodes import cgroups
+from tests.scale import sized
 from tests.waiting import PATIENCE, eventually, eventually_async
 
 
@@ -94,7 +95,11 @@ async def test_a_job_runs_to_its_end_and_keeps_its_story(tmp_path, home):
 
 
 @pytest.mark.parametrize(
-    ("failures", "stride"), [pytest.param(0, 2, id="ends well"), pytest.param(1, 6, id="fails once, every third point")]
+    ("failures", "stride"),
+    [
+        pytest.param(0, sized(2, 6), id="ends well"),
+        pytest.param(1, 6, id="fails once, every third point", marks=pytest.mark.extended),
+    ],
 )
 async def test_a_supervisor_may_be_killed_at_every_point(tmp_path, home, failures, stride):
     """After every save and every action: the next one ends the job alike; no node started twice, none left."""

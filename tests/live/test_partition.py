@@ -86,6 +86,7 @@ def test_a_node_that_is_cut_off_trains_no_more(job: Agents) -> None:
     assert [incident.cause for incident in status.incidents] == [Cause.NODE, Cause.SCALE]
 
 
+@pytest.mark.extended
 def test_a_world_without_anybody_of_the_last_waits_until_that_is_over(job: Agents) -> None:
     """Everybody is cut off at once, and trains on: a node that comes now is given no round before they have stopped."""
     job.write_plan(min_nodes=1, max_nodes=2, nproc_per_node=1, entrypoint=str(TOGETHER), node_lease=3.0, fence_timeout=6.0)

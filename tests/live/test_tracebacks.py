@@ -49,6 +49,7 @@ def test_a_deterministic_crash_prints_its_traceback_once(light_job: Agents) -> N
     assert "error:   ValueError: the loss of " in output, output
 
 
+@pytest.mark.extended
 def test_another_error_prints_whole(light_job: Agents) -> None:
     """The text of an error and of its cause decides, in each round."""
     output = crashed(light_job, "other")
@@ -87,6 +88,7 @@ def test_the_error_file_and_the_copied_log_hold_the_traceback(light_job: Agents)
     assert output.count(AGAIN) == 1, output
 
 
+@pytest.mark.extended
 def test_a_file_of_a_round_holds_the_traceback_of_the_round(light_job: Agents) -> None:
     """A file that is not copied to the console is read by itself."""
     logs = light_job.folder / "logs"

@@ -123,7 +123,8 @@ async def test_all_sensors_of_a_job_share_one_look_at_it():
     await eventually_async(lambda: fake.waits > 20)
 
     assert (sum(trigger.opened for trigger in triggers), fake.followed, fake.asked) == (1, 1, 0)
-    assert fake.loads == fake.read == fake.waits
+    # It is read before it is waited for, and the last of these looks may be half done.
+    assert {fake.loads - fake.waits, fake.read - fake.waits} <= {0, 1}
     for task in waiting[1:]:
         task.cancel()
     await asyncio.wait(waiting[1:])

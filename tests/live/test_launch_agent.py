@@ -89,8 +89,9 @@ def test_a_failure_is_torchs_own(tmp_path: Path) -> None:
     assert (caught.value.name, set(caught.value.failures)) == ("fail_on_1", {1})
     failure = caught.value.failures[1]
     assert (failure.local_rank, failure.exitcode) == (1, 1)
-    assert failure.message["message"] == "ValueError: loss is nan"
-    callstack = failure.message["extraInfo"]["py_callstack"]
+    message: Any = failure.message  # torch says that it is a text
+    assert message["message"] == "ValueError: loss is nan"
+    callstack = message["extraInfo"]["py_callstack"]
     assert ("fail_on_1" in callstack, "launched.py" in callstack) == (True, False), callstack
     assert {path.name for path in tmp_path.glob("job_*/round-*")} == {"round-1", "round-2"}
     assert "ValueError: loss is nan" in next(tmp_path.glob("job_*/round-2/rank-1.err")).read_text()

@@ -38,21 +38,29 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 #: Where DLRover's code (commit 7c3e96481) does something else than its document says: what the document says, and what the code
 #: does. Ours does what the document says.
 DIFFERENCES: Mapping[int, tuple[str, str, str]] = {
-    1: ("`pending_timeout`", "limit for pending nodes, 900 s, 0 or more", "the value is not used"),
-    2: ("`hang_detection`", "0 only logs", "0 is refused, and 7 is taken for it"),
-    3: ("`hang_downtime`", "30 minutes, 0 or more", "5 by default, 0 is refused, 1 is raised to 2"),
-    4: ("`pending_fail_strategy`", "-1 is disabled", "-1 judges as 1 and 2 do, which are one"),
-    5: ("`pre_check_ops`", "False bypasses an operator", "True does; a class that is missing is passed over"),
-    6: ("annotations", "express every argument of the master but the name and the namespace", "eight keys are passed on"),
-    7: ("`max_restarts`", "3, 1 or more", "0 by default, without a bound"),
-    8: ("`relaunch_on_worker_failure`", "an argument, 3", "there is none; a field of the replica does it, 5 at the most"),
-    9: ("`nnodes`", "1", "described as the unit; `MIN:MAX` works as well"),
-    10: ("`node_unit`", "the world is a multiple of it, 1 or more", "0 divides by zero, and a full world need be no multiple"),
-    11: ("`training_port`", "60000", "60000 on the command line and 64000 elsewhere"),
-    12: ("`exclude_straggler`", "works with a check alone", "ignored without one; ours is an error"),
-    13: ("`precheck` 2", "all nodes are tried together", "they are tried in pairs"),
-    14: ("`dynamic_failover_extension`", "GLOBAL_FAILOVER restarts the job", "it is restarted every 30 s until a limit"),
-    15: ("`rdzv_conf`", "`join_timeout` is more than 0", "0, less, and words are found out at run time"),
+    1: ("`pending_timeout`", "time limit for pending nodes; default 900 s", "the value is not used"),
+    2: ("`hang_detection`", "0: a hang is only logged", "0 is rejected; 7 has this effect"),
+    3: ("`hang_downtime`", "default 30 minutes; 0 or more", "default 5; 0 is rejected; 1 becomes 2"),
+    4: ("`pending_fail_strategy`", "-1 disables the check", "-1, 1 and 2 have the same effect"),
+    5: ("`pre_check_ops`", "False skips an operator", "True skips it; a missing class is ignored"),
+    6: ("annotations", "can set every argument of the master except name and namespace", "only eight keys are read"),
+    7: ("`max_restarts`", "default 3; 1 or more", "default 0; no limit"),
+    8: (
+        "`relaunch_on_worker_failure`",
+        "an argument with default 3",
+        "no such argument; a field of the replica, at most 5",
+    ),
+    9: ("`nnodes`", "default 1", "described like `node_unit`; `MIN:MAX` is also accepted"),
+    10: (
+        "`node_unit`",
+        "number of nodes is a multiple of it; 1 or more",
+        "0 causes a division by zero; a full job need not be a multiple",
+    ),
+    11: ("`training_port`", "default 60000", "default 60000 on the command line, otherwise 64000"),
+    12: ("`exclude_straggler`", "has an effect only with a node check", "ignored without a check (Rallypoint: an error)"),
+    13: ("`precheck` 2", "all nodes are tested together", "nodes are tested in pairs"),
+    14: ("`dynamic_failover_extension`", "GLOBAL_FAILOVER restarts the job", "the job is restarted every 30 s until a limit"),
+    15: ("`rdzv_conf`", "`join_timeout` is greater than 0", "invalid values are detected only at run time"),
     **{number: row for module in modules("arguments") for number, row in module.DIFFERENCES.items()},
 }
 
@@ -62,7 +70,8 @@ _HEAD = """\
 # DLRover's arguments
 
 After reading this page, you can use every argument of DLRover's
-[argument reference](https://github.com/intelligent-machine-learning/dlrover) by its own name. The first of these places wins:
+[argument reference](https://github.com/intelligent-machine-learning/dlrover) by its own name. If you set an argument in several
+places, the first of these places applies:
 
 1. **Command line**: `rallypoint submit --max-restarts 5`, or `--max_restarts 5`; also `rallypoint plan`.
 2. **Job file**, top level: `max_restarts: 5`, or `max-restarts: 5`, or the field of the table.
@@ -72,9 +81,9 @@ After reading this page, you can use every argument of DLRover's
 
 `rallypoint-agent run` reads the flag, then `PET_MAX_RESTARTS` and `RALLYPOINT_MAX_RESTARTS`.
 
-Two spellings at one place that disagree are an error. `namespace` and `job_name` cannot be annotations. With several roles,
-`nnodes`, `node_unit`, `accelerator`, `numa_affinity`, `auto_config` and `auto_tunning` belong to each role. Where DLRover's
-document and code differ, Rallypoint follows the document: [differences](#where-dlrovers-code-differs).
+Two spellings with different values in one place are an error. `namespace` and `job_name` cannot be annotations. With several
+roles, `nnodes`, `node_unit`, `accelerator`, `numa_affinity`, `auto_config` and `auto_tunning` belong to each role. If
+DLRover's document and code differ, Rallypoint follows the document: [differences](#where-dlrovers-code-differs).
 """
 
 
@@ -85,13 +94,13 @@ def page() -> str:
     _require("difference", DIFFERENCES, differences)
     master = tuple(ARGUMENTS)[:12]
     sections = (
-        ("Of the master", [ARGUMENTS[name] for name in master]),
-        ("Of training", [argument for name, argument in ARGUMENTS.items() if name not in master]),
+        ("Arguments of the master", [ARGUMENTS[name] for name in master]),
+        ("Arguments of training", [argument for name, argument in ARGUMENTS.items() if name not in master]),
     )
-    titles = ("Argument", "Field", "Meaning", "Allowed", "Default", "Document's", "Not where", "Test")
+    titles = ("Argument", "Field", "Meaning", "Allowed values", "Default", "DLRover's default", "Not available as", "Test")
     tables = (f"\n## {title}\n\n{_table(titles, (_row(one, arguments[one.name]) for one in some))}" for title, some in sections)
     rows = ((str(n), *words, _tests(differences[n])) for n, words in DIFFERENCES.items())
-    differs = _table(("", "Argument", "DLRover's document", "DLRover's code", "Test"), rows)
+    differs = _table(("Number", "Argument", "Behaviour in DLRover's document", "Behaviour of DLRover's code", "Test"), rows)
     return "".join((_HEAD.format(prefix=PREFIX), *tables, "\n## Where DLRover's code differs\n\n", differs))
 
 

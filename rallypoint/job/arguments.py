@@ -200,8 +200,7 @@ def _master() -> tuple[Argument, ...]:
             "",
             seed="pyk8s",
             of_run=False,
-            note="default: `--backend`, the connection, RALLYPOINT_BACKEND, or local; `ray` is accepted but not "
-            "implemented yet",
+            note="default: `--backend`, the connection, RALLYPOINT_BACKEND, or local",
         ),
         _of("pending_timeout", "fault_tolerance", seed="900", of_run=False),
         _of("pending_fail_strategy", "fault_tolerance", seed="1", of_run=False),

@@ -16,43 +16,44 @@ DEVICE_TYPES = ("gpu", CPU)
 
 
 class Cluster(Model):
-    """The machines that the job may use; its roles must fit. Without `nodes` and `devices_per_node` nothing is compared."""
+    """The machines that the job may use. If `nodes` or `devices_per_node` is not set, the size of the roles is not checked."""
 
     nodes: Annotated[int | None, whole(1, 999_999, unit="nodes")] = None
-    """Machines."""
+    """Number of machines."""
     devices_per_node: Annotated[int | None, whole(1, 999_999, unit="devices")] = None
-    """Devices of each machine."""
+    """Number of devices of each machine."""
     device_type: Annotated[str, choice(*DEVICE_TYPES)] = ""
-    """What a device is: `gpu` (the default), or with `cpu` one core."""
+    """Kind of the devices: `gpu` (default), or `cpu` (each core is a device)."""
 
 
 class Group(Model):
-    """Roles whose instances are placed together: group I of each role is on the same node and shares its devices."""
+    """Roles that are placed together: group I of each role runs on the same node and shares its devices."""
 
     name: Annotated[str, NAME] = ""
-    """Of the group; for people."""
+    """Name of the group, only for display."""
     roles: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
-    """Names of at least two roles. A role is in at most one group."""
+    """Names of at least two roles. A role can be in one group only."""
 
 
 class Master(Model):
-    """The coordinator and supervisor of the job."""
+    """The coordinator and the supervisor of the job."""
 
     cpu: Annotated[str, QUANTITY] = ""
     """Cores."""
     memory: Annotated[str, QUANTITY] = ""
     """Bytes: `4096Mi`."""
     create_timeout: Annotated[float | None, duration(positive=True)] = None
-    """How long the first coordinator may take to start."""
+    """Time in which the first coordinator must start."""
     max_restarts: Annotated[int | None, whole(0, 999_999, unit="replacements")] = None
-    """How often the coordinator of one attempt is replaced; 100 without it."""
+    """How often the coordinator of an attempt is replaced. Default: 100."""
     isolation: Annotated[str, WORD] = ""
-    """A resource of the machines for masters: the master requests one of it."""
+    """Extended resource of which the coordinator requests one unit."""
 
 
 class Rpc(Model):
     """Calls between roles (`rallypoint.training.roles`)."""
 
     pickle: Annotated[bool | None, FLAG] = None
-    """Calls may contain any Python object as a pickle, so a process with the job's secret can execute code in the others;
-    `false` without it."""
+    """True: calls may contain any Python object as a pickle, so a process with the job's secret can execute code in the others.
+    Default: false.
+    """

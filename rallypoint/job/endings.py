@@ -129,18 +129,20 @@ _PATTERN = Rule(
 
 
 class EndingRule(Model):
-    """An end that matches all that is given has this answer; the first rule that matches decides, before everything else."""
+    """A rule for exits of workers and nodes. The first rule whose fields all match defines the reaction, before all other
+    settings.
+    """
 
     other_names: ClassVar[Mapping[str, str]] = {"exit_code": "exit_codes", "signal": "signals"}
 
     exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """One of these codes ended it. Also written `exit_code`."""
+    """The process exited with one of these codes."""
     signals: Annotated[tuple[int, ...], _SIGNAL_LIST] = ()
-    """One of these signals ended it, by name or number. Also written `signal`."""
+    """One of these signals ended the process; by name or number."""
     log_pattern: Annotated[str, _PATTERN] = ""
-    """Searched for in its error and in the tail of its log."""
+    """Regular expression that is found in the error or in the last log lines."""
     answer: Annotated[str, choice(*(answer.value for answer in Answer))]
-    """`retry-here`: on the same node; `retry-elsewhere`: on another one; `fail-now`: the job ends."""
+    """`retry-here`: restart on the same node; `retry-elsewhere`: on another node; `fail-now`: fail the job."""
 
     @model_validator(mode="after")
     def _says_what_it_is_about(self) -> Self:

@@ -47,49 +47,53 @@ class _JobFields(Model):
     """What a job says, field by field."""
 
     name: Annotated[str, NAME]
-    """Names the job everywhere; names derived from it fit into the 63 characters of Kubernetes."""
+    """Name of the job; names of objects are derived from it and have at most 63 characters."""
     roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
-    """What runs. One role may be written short: its fields at the top level, and its name is `trainer`."""
+    """Roles of the job. The fields of a single role can be written at the top level; its name is then `trainer`."""
     platform: Annotated[str, PLATFORM] = ""
-    """What runs the job (DLRover's argument): `pyk8s` and `k8s` are `kubernetes`. Without it where it is submitted to."""
+    """Backend of the job (DLRover's argument); `pyk8s` and `k8s` mean `kubernetes`. Default: as selected at submission."""
     namespace: Annotated[str, NAMESPACE] = ""
-    """Where in a cluster (DLRover's argument). Without it where it is submitted to."""
+    """Kubernetes namespace of the job (DLRover's argument). Default: as selected at submission."""
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
-    """Rules and defaults of the job. Without it, labels, annotations or the block of a profile choose that profile."""
+    """Set of rules and defaults. Default: selected by the job's labels, annotations and blocks, otherwise `ladder`."""
     labels: Texts = Field(default_factory=dict)
-    """Labels of the job and of all its pods. Some set fields of a profile."""
+    """Labels of the job and all its pods. Some labels set fields of a profile."""
     annotations: Texts = Field(default_factory=dict)
-    """Annotations of the job and of all its pods. Those of AppWrapper, and some of a profile, set fields."""
+    """Annotations of the job and all its pods. Annotations of AppWrapper, and some of a profile, set fields."""
     fault_tolerance: FaultTolerance = FaultTolerance()
-    """What a supervisor does about the job as a whole."""
+    """How the supervisor reacts to failures of the whole job."""
     recovery: Recovery = Recovery()
-    """What is done about single workers and nodes."""
+    """How single workers and nodes are restarted and replaced."""
     rendezvous: Rendezvous = Rendezvous()
-    """How nodes find each other."""
+    """How nodes form a round."""
     health: Health = Health()
-    """How the coordinator and the agents know of each other's life."""
+    """How lost nodes, hangs and faulty nodes are detected."""
     insecure_token: Annotated[bool, FLAG] = False
-    """The agents of a PyTorchJob or an AppWrapper have no secret, for namespaces in which no Secret may be created: a process
-    that reaches a pod and knows the job's name can join the job. Plain pods and local jobs always have a secret."""
+    """True: the agents of a PyTorchJob or AppWrapper have no secret, for namespaces in which no Secret can be created. Any
+    process that can connect to a pod and knows the job's name can then join the job. Pods of Rallypoint and local jobs always
+    have a secret.
+    """
     tls: Annotated[str, TLS] = ""
-    """Mutual TLS between the parts of the job (docs/guides/tls.md): `auto` creates an authority and certificates for the job,
-    `{secret: NAME}` uses those in a Secret (`ca.crt`, `tls.crt`, `tls.key`)."""
+    """Mutual TLS between agents and coordinator (docs/guides/tls.md). `auto`: Rallypoint creates the certificates; `{secret:
+    NAME}`: they are in a Secret (`ca.crt`, `tls.crt`, `tls.key`).
+    """
     network_policy: Annotated[str, NETWORK_POLICY] = ""
-    """Kubernetes: a NetworkPolicy lets only the job's own pods connect to its pods. The supervisor reaches the coordinator
-    through the API server: `on` leaves the coordinator's port open for that, networks such as `10.0.0.0/28` open it to these
-    alone."""
+    """Kubernetes: a NetworkPolicy allows only pods of the job to connect to its pods. `on`: the coordinator's port stays open,
+    because the supervisor connects to it through the API server; networks such as `10.0.0.0/28`: only these networks can
+    connect to it.
+    """
     logs: Logs = Logs()
-    """Where the output of each rank goes."""
+    """How the output of each rank is stored."""
     config: Annotated[dict[str, Any], CONFIG] = Field(default_factory=dict)
-    """Settings of your own, which every worker can read (`rallypoint.training.job_config()`). Numbers here may have a point."""
+    """Your own settings, which every worker can read (`rallypoint.training.job_config()`). Numbers may have a decimal point."""
     cluster: Cluster = Cluster()
-    """The machines that all roles must fit onto."""
+    """The machines that the job may use; its roles must fit on them."""
     groups: Annotated[tuple[Group, ...], LIST] = ()
-    """Roles that are placed together and share devices."""
+    """Groups of roles that are placed together and share devices."""
     master: Master = Master()
-    """The coordinator and supervisor."""
+    """The coordinator and the supervisor of the job."""
     worker_isolation: Annotated[str, WORD] = ""
-    """A resource of the machines for workers: each worker requests one of it."""
+    """Extended resource of which each worker requests one unit."""
     rpc: Rpc = Rpc()
     """Calls between roles."""
 

@@ -178,42 +178,48 @@ _MINUTES = Rule(
 
 
 class FaultTolerance(Model):
-    """What a supervisor does about the job as a whole; grace periods and pauses are AppWrapper's, from 0s to 24h."""
+    """How the supervisor reacts to failures of the whole job. Grace periods and pauses have AppWrapper's names, and range from
+    0s to 24h.
+    """
 
     retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Budgets.retry_limit
-    """How often the whole job is reset and tried again; `retry_limit + 1` attempts at the most."""
+    """How often the whole job is restarted; a job has at most `retry_limit + 1` attempts."""
     admission_grace_period: Annotated[float, _GRACE] = GracePeriods.admission_grace
-    """Until every node exists, from the deployment of an attempt."""
+    """Time from the start of an attempt until every node exists."""
     warmup_grace_period: Annotated[float, _GRACE] = GracePeriods.warmup_grace
-    """Until the first round runs, from the deployment; or until one runs again, from when it stopped running."""
+    """Time from the start of an attempt, or from the end of the last round, until a round trains."""
     failure_grace_period: Annotated[float, _GRACE] = GracePeriods.failure_grace
-    """How long failed nodes that leave fewer than MIN are tolerated, from when the job became unhealthy."""
+    """How long the job may have fewer than MIN nodes because of failed nodes."""
     retry_pause_period: Annotated[float, _GRACE] = GracePeriods.retry_pause
-    """Pause between the end of deletion and the next attempt."""
+    """Pause between the end of the deletion and the next attempt."""
     forceful_deletion_grace_period: Annotated[float, _GRACE] = GracePeriods.forceful_deletion_grace
-    """A deletion that is not finished by then is forced."""
+    """Time after which objects that are still being deleted are deleted by force."""
     deletion_on_failure_grace_period: Annotated[float, _GRACE] = GracePeriods.deletion_on_failure_grace
-    """How long the nodes of a job that failed are kept for debugging."""
+    """How long the nodes of a failed job are kept for debugging."""
     success_ttl: Annotated[float, _TIMEOUT] = GracePeriods.success_ttl
-    """What is left of a job that succeeded is deleted so long after its success."""
+    """How long the objects and files of a successful job are kept."""
     terminal_exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """A worker or pod that ends with one of these ends the job without a retry."""
+    """Exit codes of workers and pods after which the job fails without a retry."""
     retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """Where there are any, every other code ends the job without a retry. A code in both lists is terminal."""
+    """If set: all other exit codes fail the job without a retry. A code in both lists is terminal."""
     no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Budgets.no_progress_limit
-    """So many attempts in a row without a newer step end the job; 0 is off."""
+    """Number of attempts in a row without a newer step after which the job fails; 0: no limit."""
     pending_timeout: Annotated[float, _PERIOD] = GracePeriods.pending_timeout
-    """How long a node may stay pending, from when the first pending one exists; judged as `pending_fail_strategy` says."""
+    """How long nodes may stay pending; `pending_fail_strategy` defines the reaction."""
     pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = GracePeriods.pending_fail_strategy
-    """What nodes pending beyond `pending_timeout` do: -1 no check, 0 a warning, 1 fail the job below MIN, 2 fail it anyway."""
+    """Reaction if nodes are pending after `pending_timeout`: -1: none; 0: warning; 1: fail if fewer than MIN nodes run; 2:
+    fail.
+    """
     rules: Annotated[tuple[EndingRule, ...], LIST] = ()
-    """Your own answers to ends, asked in their order and before all others."""
+    """Your own rules for exits of workers and nodes. The first rule that matches decides."""
     dynamic_failover_extension: Annotated[str, _EXTENSION] = ""
-    """A class in the training image that is asked first after each failure of a worker."""
+    """Class in the training image that is called first after each failure of a worker."""
     lease: Annotated[float, _TIMEOUT] = Plan.lease
-    """A job that nobody has supervised for so long does what its `orphan_policy` says."""
+    """Time without a supervisor after which `orphan_policy` applies."""
     orphan_policy: Annotated[str | None, choice(*(policy.value for policy in OrphanPolicy))] = None
-    """`continue`, or `stop`: save and end. Without it whoever submits decides: the CLI continues, an Airflow task stops."""
+    """A job without a supervisor: `continue`: trains on; `stop`: saves and ends. Default: `continue` from the CLI, `stop` from
+    Airflow.
+    """
 
     @model_validator(mode="after")
     def _has_few_rules(self) -> Self:
@@ -223,18 +229,18 @@ class FaultTolerance(Model):
 
 
 class BudgetRefill(Model):
-    """When the faults that a budget has paid for stop to count. All off is for life."""
+    """When faults no longer count against a budget. By default, they always count."""
 
     window: Annotated[float, _PERIOD] = 0.0
-    """Only faults of so long ago count; 0s counts all."""
+    """Only faults within this time count; 0s: all faults count."""
     healthy_for: Annotated[float, _PERIOD] = 0.0
-    """After so long a time of healthy progress nothing before it counts; 0s is off."""
+    """Faults before this time of healthy progress do not count; 0s: off."""
     on_checkpoint: Annotated[bool, FLAG] = False
-    """Nothing before a newer checkpoint counts."""
+    """True: faults before the newest checkpoint do not count."""
 
 
 class Refills(Model):
-    """When each budget is refilled."""
+    """When faults no longer count against each budget."""
 
     process: BudgetRefill = BudgetRefill()
     """That of `max_restarts`."""
@@ -247,30 +253,30 @@ class Refills(Model):
 
 
 class _Recovery(Model):
-    """What is done about single workers and nodes within one attempt."""
+    """How single workers and nodes are restarted and replaced within one attempt."""
 
     other_names: ClassVar[Mapping[str, str]] = {"relaunch_on_worker_failure": "node_replacements"}
 
     max_restarts: Annotated[int, whole(0, unit="restarts")] = Budgets.max_restarts
-    """How often workers are restarted for process faults."""
+    """How often workers are restarted after process faults."""
     node_replacements: Annotated[int, whole(0, unit="replacements")] = Budgets.node_replacements
-    """How often the node of one slot is replaced. DLRover's `relaunch_on_worker_failure` is another name of it."""
+    """How often each node is replaced (DLRover's argument `relaunch_on_worker_failure`)."""
     max_hangs: Annotated[int, whole(0, unit="restarts")] = Budgets.max_hangs
-    """How often workers are restarted after a hang (a collective that timed out), within one attempt."""
+    """How often workers are restarted after a hang, within one attempt."""
     replace_delay: Annotated[float, _PERIOD] = GracePeriods.replace_delay
     """Pause before a lost node is replaced."""
     stop_grace_period: Annotated[float, _PERIOD] = WorkerSettings.stop_grace
-    """From TERM to KILL when workers are stopped."""
+    """Time between SIGTERM and SIGKILL when workers are stopped."""
     exit_grace_period: Annotated[float, duration(most=86400.0)] = WorkerSettings.exit_grace
-    """From the end of a worker's script and exit handlers to its KILL; its own exit status counts. 0s is off."""
+    """Time from the end of a worker's script until its process is killed; the exit code of the script counts. 0s: never."""
     standby: Annotated[int | None, whole(0, MAX_WORKERS, unit="standbys")] = None
     """Standby processes per node (docs/guides/warm-starts.md); 0 disables them. Default: one per worker."""
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
-    """Modules that they have imported beside torch and beside what is learned from the script."""
+    """Modules that standby processes import, in addition to torch and the modules that the script imports."""
     start_method: Annotated[str | None, choice("fork", "spawn", "forkserver")] = None
-    """`fork`: workers are forked from a preloaded process; other values: each is a new program. Default: `fork` if possible."""
+    """`fork`: workers are forked from a process that has imported torch; other values: each worker is a new program."""
     refill: Refills = Refills()
-    """When the faults of each budget stop to count; by default never."""
+    """When faults no longer count against each budget. Default: never."""
 
 
 if TYPE_CHECKING:
@@ -280,63 +286,67 @@ else:
 
 
 class Rendezvous(Model):
-    """How nodes find each other."""
+    """How nodes form a round."""
 
     join_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.join_timeout
-    """How long a round may wait for MIN nodes, from when it is first asked for."""
+    """How long a round waits for MIN nodes."""
     last_call_timeout: Annotated[float, _PERIOD] = RendezvousSettings.last_call
-    """How long a round that has MIN nodes still waits for MAX."""
+    """How long a round with MIN nodes waits for MAX nodes."""
     fence_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.fence_timeout
-    """An agent that reaches no coordinator for this long stops its workers."""
+    """Time after which an agent that cannot reach a coordinator stops its workers."""
     port: Annotated[int, whole(0, 65535)] = 0
-    """Where the coordinator listens; 0 takes a free port."""
+    """Port of the coordinator; 0: a free port."""
     service_type: Annotated[str, SERVICE_TYPE] = ""
-    """How agents speak with the coordinator: `grpc`, or `http`. Without it gRPC where grpcio is there, and else HTTP."""
+    """Protocol between agents and coordinator: `grpc` or `http`. Default: gRPC if grpcio is installed, otherwise HTTP."""
     training_port: Annotated[int, whole(1024, 65520)] = DeviceSettings.training_port
-    """From here on all nodes look for ports of the workers' own; for `accelerator: ascend-npu` alone (DLRover's argument)."""
+    """First port that workers try, only with `accelerator: ascend-npu` (DLRover's argument)."""
 
 
 class _Health(Model):
-    """How the coordinator and the agents know of each other's life."""
+    """How lost nodes, hangs and faulty nodes are detected."""
 
     other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
 
     node_lease: Annotated[float, _TIMEOUT] = RendezvousSettings.node_lease
-    """An agent that says nothing for this long is lost."""
+    """Time after which an agent that sends no report counts as lost."""
     report_interval: Annotated[float, _TIMEOUT] = RendezvousSettings.report_interval
-    """Period of an agent's health reports while nothing happens (torchrun: `monitor_interval`); less than half of `node_lease`.
-    A worker that ends is reported at once, whatever the period. Between reports the agent sends a heartbeat at least once per
-    second, so a silent agent is detected within two seconds."""
+    """Time between two health reports of an agent (torchrun: `monitor_interval`); less than half of `node_lease`. The exit of a
+    worker is reported at once. An agent sends a heartbeat at least once per second.
+    """
     node_unreachable: Annotated[float, _GRACE] = 30.0
-    """Kubernetes: how long a pod stays on a machine that is not ready or unreachable, as a toleration of all pods of the job
-    (Kubernetes' own default is 300s). A toleration of such a taint among the job's own `tolerations` wins."""
+    """Kubernetes: how long a pod stays on a host that is not ready or unreachable, as a toleration of all pods of the job
+    (Kubernetes' default: 300s). A toleration of the same taint in `tolerations` has priority.
+    """
     hang_downtime: Annotated[float, _MINUTES] = 1800.0
-    """So long without a sign of life of any rank is a hang (DLRover's argument; a plain number is minutes); 0 is off."""
+    """Time without a sign of life of any rank after which the job counts as hanging; a number without a unit is in minutes; 0:
+    off.
+    """
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
-    """What a hang leads to: 0 a line in the log, 1 an incident and nothing else, 2 the workers are restarted."""
+    """Reaction to a hang: 0: a log line; 1: an incident; 2: a restart of the workers."""
     hang_learning: Annotated[bool, FLAG] = True
-    """How long steps, waits for data, checkpoints and evaluations take is learned. A silence that is too long by that is
-    notified, and is a hang where positive evidence is found. Without it `hang_downtime` is the only clock."""
+    """True: the usual durations of steps, checkpoints and other phases are learned, and a longer silence is reported. If the
+    ranks provably cannot continue, it is a hang. False: only `hang_downtime` applies.
+    """
     precheck: Annotated[int, one_of(0, 1, 2)] = 0
-    """Nodes are checked before they train: 0 not at all, 1 in pairs, 2 and then all of them together (DLRover's argument)."""
+    """Check of the nodes before the training: 0: none; 1: in pairs; 2: in pairs, then all together (DLRover's argument)."""
     network_check: Annotated[bool, FLAG] = False
     """The same as `precheck: 1`."""
     comm_perf_test: Annotated[bool, FLAG] = False
     """The same as `precheck: 2`."""
     exclude_straggler: Annotated[bool, FLAG] = False
-    """A node that takes more than twice the median in the check is replaced, as one at fault is; needs a check."""
+    """True: nodes that take more than twice the median time in the node check are replaced; needs a check."""
     precheck_timeout: Annotated[float, _TIMEOUT] = 300.0
-    """How long each test run of the node check may take."""
+    """Time limit of each test in the node check."""
     precheck_all_pairs: Annotated[bool, FLAG] = False
-    """Each node is tried with each other, for a whole matrix of bandwidths; as many rounds as there are nodes."""
+    """True: every pair of nodes is tested, to measure all bandwidths; this takes as many rounds as there are nodes."""
     precheck_only: Annotated[bool, FLAG] = False
-    """The job is nothing but its check, and its result what was found; needs a check."""
+    """True: the job ends after the node check, whose findings are the result of the job; needs a check."""
     precheck_program: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
-    """A probe of your own in the place of ours: a program and its arguments (docs/guides/node-check.md)."""
+    """Your own probe program and its arguments (docs/guides/node-check.md)."""
     pre_check_ops: Annotated[tuple[PreCheckOp, ...], PRE_CHECK_OPS] = NOTHING
-    """Classes that are asked before training begins (DLRover's argument; docs/guides/pre-checks.md). `false` bypasses one."""
+    """Classes that are called before the training (DLRover's argument; docs/guides/pre-checks.md). `false` skips a class."""
     xpu_type: Annotated[str, choice("nvidia", "ascend")] = "nvidia"
-    """Whose tools say how busy a node's devices are (DLRover's argument)."""
+    """Vendor whose tool measures the load of the devices (DLRover's argument)."""
 
     @property
     def effective_pre_checks(self) -> tuple[PreCheckOp, ...]:
@@ -369,13 +379,13 @@ else:
 
 
 class Logs(Model):
-    """Where the output of each rank goes."""
+    """How the output of each rank is stored."""
 
     dir: Annotated[str, PATH] = ""
-    """Folder of the per-rank logs; without it they lie in the job's own folder. Relative to the job file."""
+    """Folder of the log files, relative to the job file. Default: the job's own folder."""
     redirects: Annotated[str, _STREAMS] = "both"
-    """Streams that are captured to files."""
+    """Streams that are written to files."""
     tee: Annotated[str, _STREAMS] = "none"
-    """Streams that are captured to files and shown by the agent, each line with its rank."""
+    """Streams that are written to files and printed by the agent, each line with its rank."""
     tail_lines: Annotated[int, whole(1, 200, unit="lines")] = 20
-    """Lines of a failed worker's log that are kept with its incident."""
+    """Number of log lines of a failed worker that its incident contains."""

@@ -67,28 +67,28 @@ _Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]],
 
 
 class Resources(Model):
-    """What one node asks for, in Kubernetes' quantities. A limit that is not given is what is asked for."""
+    """Resources that one node requests, as Kubernetes quantities. By default, each limit is equal to the request."""
 
     cpu: Annotated[str, QUANTITY] = ""
     """Cores: `4`, `500m`."""
     memory: Annotated[str, QUANTITY] = ""
     """Bytes: `8Gi`, `512M`."""
     cpu_limit: Annotated[str, QUANTITY] = ""
-    """Cores that a node never gets more of."""
+    """Limit of CPU cores."""
     memory_limit: Annotated[str, QUANTITY] = ""
-    """Bytes beyond which a node is killed."""
+    """Limit of memory; a node that uses more is killed."""
     shm: Annotated[str, QUANTITY] = ""
-    """Size of /dev/shm, which comes on top of `memory`; 64Mi for each worker without it. Holds progress and snapshots."""
+    """Size of /dev/shm, in addition to `memory`; it contains progress and snapshots. Default: 64Mi per worker."""
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0
-    """Number of GPUs; asked for and limited to, alike."""
+    """Number of GPUs, as request and limit."""
     gpu_resource: Annotated[str, RESOURCE] = ""
-    """What a GPU is called in the cluster; without it `nvidia.com/gpu`, or `huawei.com/Ascend910` of an `ascend-npu`."""
+    """Resource name of a GPU. Default: `nvidia.com/gpu`, or `huawei.com/Ascend910` with `ascend-npu`."""
     extended: _Extended = Field(default_factory=dict)
-    """Any further resource by its full name: `rdma/hca: 1`."""
+    """Further resources by their full name: `rdma/hca: 1`."""
 
 
 class InstanceResources(Model):
-    """What one instance of a role needs, for jobs with several roles. An instance of an elastic role is one worker."""
+    """Resources that one instance requests, in a job with several roles. An instance of an elastic role is one worker."""
 
     other_names: ClassVar[Mapping[str, str]] = {"gpu": "gpus"}
 
@@ -97,123 +97,130 @@ class InstanceResources(Model):
     memory: Annotated[str, QUANTITY] = ""
     """Bytes: `8Gi`, `512M`."""
     disk: Annotated[str, QUANTITY] = ""
-    """Bytes of local storage."""
+    """Local storage in bytes."""
     gpus: Annotated[Fraction | None, SHARE] = None
-    """Devices: a whole number, or a fraction of one device that instances share. In a group without it 1/N of N roles."""
+    """Devices: a whole number, or a fraction of a device that instances share. Default in a group of N roles: 1/N."""
     user_defined: _Amounts = Field(default_factory=dict)
-    """Amounts of resources with names of your own."""
+    """Amounts of further resources."""
 
 
 class NodeGroupFailover(Model):
-    """Nodes that fail together: a replacement that stays pending replaces all nodes with the same value of a label."""
+    """Nodes that are replaced together: if a replacement stays pending, all nodes with the same label are replaced."""
 
     label: Annotated[str, WORD] = ""
-    """Label of the machines."""
+    """Label of the Kubernetes nodes."""
     timeout: Annotated[float | None, duration(least=30.0)] = None
-    """How long the replacement of one node may stay pending; 5m without it."""
+    """How long the replacement of one node may stay pending. Default: 5m."""
 
 
 class _Role(Model):
-    """Nodes that run the same thing. Written short, its fields stand at the top level of the document."""
+    """A part of the job with its own entrypoint and resources. The fields of a single role can be written at the top level."""
 
     name: Annotated[str, NAME] = DEFAULT_ROLE
-    """Unique within the job; a key of `roles` where that is a mapping."""
+    """Name of the role, unique within the job; the key, if `roles` is a mapping."""
     entrypoint: Annotated[Entrypoint, ENTRYPOINT]
-    """What each worker runs: `train.py`, `-m pkg.train`, `pkg.train:run`, `[bash, -c, ...]` or
-    `{script|module|function|command: ...}`. A function is called without arguments; of a class, `run()`."""
+    """Program of each worker: `train.py`, `-m pkg.train`, `pkg.train:run`, `[bash, -c, ...]` or
+    `{script|module|function|command: ...}`. A function is called without arguments; for a class, `run()` is called.
+    """
     args: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
-    """Arguments; numbers become strings."""
+    """Arguments of the program; numbers become strings."""
     nodes: Annotated[NodeRange, NODES] = NodeRange(min=1, max=1)
-    """How many nodes take part: exactly `N`, or any number from MIN to MAX."""
+    """Number of nodes: `N`, or `MIN:MAX`."""
     node_unit: Annotated[int, whole(1, MAX_NODES, unit="nodes")] = 1
-    """The number of nodes of a world is a multiple of this; MIN and MAX must be, too."""
+    """The number of nodes in a round is a multiple of this number; MIN and MAX must be multiples, too."""
     nproc_per_node: Annotated[int, whole(1, MAX_WORKERS, unit="workers")] = 1
-    """Workers on each node."""
+    """Number of workers per node."""
     auto_config: Annotated[bool | None, FLAG] = None
-    """Each node has as many workers as it has devices, where it has any (DLRover's argument)."""
+    """True: each node runs one worker per device (DLRover's argument)."""
     accelerator: Annotated[str, choice("nvidia.com/gpu", "ascend-npu", "cpu")] = ""
-    """What a node's devices are (DLRover's argument); `nvidia.com/gpu` without it."""
+    """Kind of the devices (DLRover's argument). Default: `nvidia.com/gpu`."""
     numa_affinity: Annotated[str, NUMA] = ""
-    """Workers are bound to the CPUs near their GPU: `true` is `node`; or `socket`, `exclusive`, `core-complex`."""
+    """Binds workers to the CPUs near their GPU: `node` (same as `true`), `socket`, `exclusive` or `core-complex`."""
     launch: Annotated[str, choice(ELASTIC, SIMPLE)] = ELASTIC
-    """`elastic`: one world of workers with rendezvous and recovery; `simple`: independent instances, each restarted alone."""
+    """`elastic`: workers that train together, with rendezvous and recovery; `simple`: independent processes, each restarted
+    alone.
+    """
     total: Annotated[int | None, whole(0, 999_999, unit="instances")] = None
-    """Instances of the role in the whole job; 0 declares a role that runs nothing. Of an elastic role, its workers."""
+    """Number of instances of the role, or of workers of an elastic role; 0: the role runs nothing."""
     per_group: Annotated[int | None, whole(1, 999_999, unit="instances")] = None
-    """Instances in one group, which is on one node. Of an elastic role, another name of `nproc_per_node`."""
+    """Instances in one group, which runs on one node. For an elastic role, another name of `nproc_per_node`."""
     driver: Annotated[bool | None, FLAG] = None
-    """The job succeeds when all drivers have succeeded; a role with `driver: false` is then ended. `true` without it."""
+    """The job succeeds when all roles with `driver: true` have succeeded; the other roles are then ended."""
     on_failure: Annotated[str, choice("instance", "role", "job", "none")] = ""
-    """What a failure restarts first: the instance (the default; of an elastic role its recovery ladder), the role or the job;
-    `none` fails the job."""
+    """Part that is restarted first after a failure: `instance` (default; in an elastic role as in a job with one role), `role`
+    or `job`; `none`: the job fails.
+    """
     node_group_failover: NodeGroupFailover = NodeGroupFailover()
     """Nodes that are replaced together."""
     process_group: Annotated[bool | None, FLAG] = None
-    """A function of an elastic role is called within the default process group; `false` leaves that to the function."""
+    """True: the process group is created before the function of an elastic role is called."""
     env: _Environment = Field(default_factory=dict)
-    """Added to each worker's environment. Numbers and true/false become strings; null is an error."""
+    """Environment variables of the workers. Numbers and true/false become strings; null is an error."""
     workdir: Annotated[str, PATH] = ""
-    """Where workers are started. Relative to the folder of the job file, which is also the default."""
+    """Working directory of the workers, relative to the folder of the job file, which is also the default."""
     checkpoint_dir: Annotated[str, PATH] = ""
-    """Told to workers as RALLYPOINT_CHECKPOINT_DIR. Relative to `workdir`."""
+    """Folder of the checkpoints; workers get it as RALLYPOINT_CHECKPOINT_DIR."""
     setup_commands: Annotated[tuple[Annotated[str, COMMAND_LINE], ...], LIST] = ()
-    """Run once per node, in one shell that stops at the first error; workers have the folder and exports that it ends with."""
+    """Shell commands that run once per node, in one shell that stops at the first error. Workers get the working directory and
+    the exported variables of this shell.
+    """
     resources: Resources = Resources()
-    """What one node asks for. This and all below is for backends that run pods."""
+    """Resources that one node requests, not used on the backend `local`. The fields from `image` on apply only to pods."""
     instance_resources: InstanceResources = InstanceResources()
-    """What one instance needs. Of an elastic role, whole devices become `resources` of its nodes."""
+    """Resources that one instance requests. For an elastic role, whole devices become `resources` of its nodes."""
     image: Annotated[str, WORD] = ""
     """Container image."""
     image_pull_policy: Annotated[str, choice("Always", "IfNotPresent", "Never")] = ""
-    """When the image is pulled; without it as Kubernetes does: always for `:latest`, else where it is absent."""
+    """When the image is pulled. Default as in Kubernetes: always for `:latest`, otherwise if the host does not have the image.
+    """
     python: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
-    """How Python is started in the image, as a list; `[python]` without it."""
+    """Command that starts Python in the image, as a list. Default: `[python]`."""
     pod_env: _Containers = ()
-    """Variables of the pod as in a container's spec: for values from secrets (`valueFrom`), which `env` cannot hold."""
+    """Variables in the form of a container's `env`, for values from Secrets (`valueFrom`)."""
     env_from: _Containers = ()
-    """As in a container's spec: whole ConfigMaps and Secrets as variables."""
+    """ConfigMaps and Secrets whose keys become variables, in the form of a container's `envFrom`."""
     node_selector: Texts = Field(default_factory=dict)
-    """Labels of the machines that pods may run on."""
+    """Labels of the Kubernetes nodes on which pods may run."""
     tolerations: _Containers = ()
-    """As in a pod's spec."""
+    """Tolerations, in the form of a pod's spec."""
     affinity: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """As in a pod's spec."""
+    """Affinity, in the form of a pod's spec."""
     volumes: _Containers = ()
-    """As in a pod's spec."""
+    """Volumes, in the form of a pod's spec."""
     volume_mounts: _Containers = ()
-    """As in a container's spec."""
+    """Mounts of the volumes, in the form of a container's spec."""
     init_containers: _Containers = ()
-    """Containers, as in a pod's spec, that run to their end before the workers start."""
+    """Containers that run before the workers start, in the form of a pod's spec."""
     sidecars: _Containers = ()
-    """Containers, as in a pod's spec, that run beside the workers and end after them (Kubernetes 1.29)."""
+    """Containers that run beside the workers and end after them, in the form of a pod's spec (Kubernetes 1.29)."""
     service_account: Annotated[str, WORD] = ""
-    """Name of the pods' service account. Its token is mounted only where one is named."""
+    """Service account of the pods. Default: none, and the pods get no service account token."""
     coordinator_service_account: Annotated[str, WORD] = ""
-    """Name of the coordinator's service account (`rallypoint manifests rbac`); that of the pods without it."""
+    """Service account of the coordinator (`rallypoint manifests rbac`). Default: `service_account`."""
     image_pull_secrets: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
     """Names of secrets."""
     priority_class: Annotated[str, WORD] = ""
-    """Name of the pods' priority class."""
+    """Priority class of the pods."""
     scheduler_name: Annotated[str, WORD] = ""
-    """The scheduler that places the pods; the cluster's own without it."""
+    """Scheduler of the pods. Default: that of the cluster."""
     host_ignore_list: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
-    """Machines, by their label kubernetes.io/hostname, that no pod of the job may run on."""
+    """Hosts on which no pod of the job may run, by their label kubernetes.io/hostname."""
     queue: Annotated[str, WORD] = ""
-    """Kueue's local queue: the job waits there for its quota, MIN nodes as one and each node above MIN by itself."""
+    """Kueue's LocalQueue: MIN nodes wait there for quota together, and each further node alone."""
     queue_priority: Annotated[str, WORD] = ""
-    """Name of Kueue's workload priority class."""
+    """Kueue's WorkloadPriorityClass."""
     termination_grace_period: Annotated[float | None, duration(positive=True)] = None
-    """From the end that is asked for to the one by force; without it 15s more than `recovery.stop_grace_period`."""
+    """Grace period of the pods. Default: `recovery.stop_grace_period` plus 15s."""
     security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """As in a container's spec. What it says wins over our own, which a `restricted` namespace accepts."""
+    """Security context of the container; it overrides Rallypoint's settings for `restricted` namespaces."""
     pod_security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """As in a pod's spec, in the same way."""
+    """Security context of the pod; it overrides Rallypoint's settings for `restricted` namespaces."""
     pod_template: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """A whole pod template (`metadata`, `spec`) that the pods begin with; its container `trainer` is the one of the workers."""
+    """Pod template (`metadata`, `spec`) of the pods; the workers run in its container `trainer`."""
     labels: Texts = Field(default_factory=dict)
-    """Labels of the pods; those of the job are added."""
+    """Labels of the pods, in addition to those of the job."""
     annotations: Texts = Field(default_factory=dict)
-    """Annotations of the pods; those of the job are added."""
+    """Annotations of the pods, in addition to those of the job."""
 
     @model_validator(mode="after")
     def _ends_are_multiples_of_the_unit(self) -> Self:

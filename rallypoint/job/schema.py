@@ -56,30 +56,30 @@ rendezvous:
   last_call_timeout: 10s
 ```
 
-Several roles are listed under `roles`, as a list or a mapping from name to role; fields of a role at the top level are then an
-error. `labels` and `annotations` at the top level apply to the job and all its pods.
+A job with several roles has the field `roles`, a list or a mapping from name to role; fields of a role at the top level are
+then an error. `labels` and `annotations` at the top level apply to the job and all its pods.
 
 ## Values
 
-| Type | Syntax |
+| Type of a value | Syntax |
 |---|---|
 | duration | `90s`, `1h30m`, `7d`, `300ms`, ISO 8601 without years and months (`PT1M30S`, `P1DT2H`), or seconds; not negative |
 | YAML | `nodes: 1:2` is a range; `1.10`, `0123`, `0x1f`, `on`, `off`, `yes`, `no` and dates are text; \
 only `true` and `false` are booleans; duplicate keys are errors; inside `config`, `1e-5` and `1.5` are numbers |
-| document | at most 512 KiB, 20,000 values and 64 levels, with aliases and merges expanded |
-| environment value | numbers and booleans become text (`1`, `true`); `null` is an error, `''` the empty value |
+| job document | at most 512 KiB, 20,000 values and 64 levels, with aliases and merges expanded |
+| environment value | numbers and booleans become text (`1`, `true`); `null` is an error; the empty value is `''` |
 | quantity | as in Kubernetes: `500m`, `2`, `1.5`, `8Gi` |
-| path | relative to the folder of the job file (of a dict: the current folder); `checkpoint_dir` and a script to `workdir`; \
-`~` is the home of the submitting user; `s3://bucket/key` stays as it is |
+| path | relative to the folder of the job file (for a dict: to the current folder); `checkpoint_dir` and the script are \
+relative to `workdir`; `~` is the home of the submitting user; URLs such as `s3://bucket/key` are not changed |
 """
 
 _PROFILES = """\
 ## Profiles
 
-`profile` selects rules and defaults. {chosen}
+The field `profile` selects rules and defaults. {chosen}
 
-- `ladder` (default): lost nodes are replaced, the world shrinks and grows between MIN and MAX, rank 0 is not special.
-- `appwrapper`: AppWrapper's rules: a fixed world (MIN = MAX), no replacement of nodes, a loss past its grace resets the job.
+- `ladder` (default): lost nodes are replaced, and the number of nodes changes between MIN and MAX.
+- `appwrapper`: AppWrapper's rules: a fixed number of nodes (MIN = MAX), and a restart of the whole job after a node is lost.
 {summaries}
 
 A profile sets values that the job omits; `rallypoint plan` prints them, and the stored job contains them.
@@ -89,9 +89,9 @@ A profile sets values that the job omits; `rallypoint plan` prints them, and the
 
 ## Annotations of AppWrapper
 
-Each annotation sets a field of `fault_tolerance`; if both are given, they must agree. Keys begin with `{prefix}`. Invalid
-values are errors. Values read from an AppWrapper (`rallypoint.job.annotations.read_annotations`) are corrected as its
-controller does, with a warning; `write_annotations` writes them in Go's units.
+Each annotation sets a field of `fault_tolerance`; if the job also sets this field, both values must be equal. Keys begin with
+`{prefix}`. Invalid values are errors. In an AppWrapper manifest, Rallypoint corrects invalid values as the AppWrapper
+controller does, and logs a warning.
 
 {appwrapper}
 {keys}"""
@@ -99,7 +99,7 @@ controller does, with a warning; `write_annotations` writes them in Go's units.
 _KEYS = """\
 ## Labels and annotations of {title}
 
-Each one sets a field of the block `{block}`; if both are given, they must agree.
+Each label or annotation sets a field of the block `{block}`; if the job also sets this field, both values must be equal.
 
 {table}"""
 

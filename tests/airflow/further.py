@@ -44,8 +44,8 @@ def look_further() -> Iterator[Look]:
         deployment(Path(folder), **secrets.variables, AIRFLOW__RALLYPOINT__UI_PUBLISH_INTERVAL="1") as made,
     ):
         made.await_dags("secretive", "guarded")
-        yield _look(made, "secrets stay where they are", lambda: _secrets(made, secrets))
-        yield _look(made, "sensors that no worker starts, and a real hang", lambda: _hang(made))
+        yield _look(made, "no secret is stored outside of connections", lambda: _secrets(made, secrets))
+        yield _look(made, "sensors with `start_from_trigger` find a hang", lambda: _hang(made))
 
 
 def _look(made: Deployment, name: str, look: Callable[[], str]) -> Look:
@@ -188,4 +188,4 @@ def _hang(made: Deployment) -> str:
     run.may_end()
     for task in ("train", "ends"):
         run.comes_to(task, "success")
-    return f"rank {found['culprits'][0]} was named while it stood still; the job went on and succeeded"
+    return f"rank {found['culprits'][0]} was named while it was stopped; the job then continued and succeeded"

@@ -22,19 +22,20 @@ marked, deleted or paused.
 $ make test-airflow      # about half an hour; writes this page
 ```
 
-The program starts a scheduler with LocalExecutor, an API server, a DAG processor and two triggerers, and runs each
-scenario (`tests/airflow/matrix.py`) in its own DAG run. After each one it checks how often training started, that no
-two processes trained at the same time, the number of jobs, that no process is left, and the state of the task. Another
-deferred task lives through all scenarios.
+`make test-airflow` starts a scheduler with LocalExecutor, an API server, a DAG processor and two triggerers, and runs each
+scenario (`tests/airflow/matrix.py`) in its own DAG run. After each scenario, it checks the state of the task, the number of
+jobs, how often a job trained, that no two processes trained at the same time, and that no process is left. One more deferred
+task runs during all scenarios.
 
-Two properties of LocalExecutor (Airflow 3.3.2) are worked around: when the scheduler is killed while it holds the
-database pool's lock, its idle workers are ended too; and "worker" means the whole executor when no task process exists.
+The name of a scenario contains the action (such as `kill -9 worker`) and the moment of the action (such as `deferred`). If
+no process of the task exists, "worker" means the whole executor. If the scheduler is killed while it holds the lock of the
+database pool, the test also ends its idle workers, because Airflow 3.3.2 does not.
 """
 
 
 _FURTHER = """\
-A separate Airflow has connections with secrets. A deferred job and a sensor use them, and the metadata database, files,
-logs, process arguments and cluster objects are searched for the secrets during and after the run. Three sensors with
+In a separate Airflow, a deferred job and a sensor use connections with secrets. The test searches the metadata database,
+files, logs, process arguments and cluster objects for these secrets, during and after the run. Three sensors with
 `start_from_trigger` wait for a job, one rank of which is stopped (SIGSTOP) until `HangSensor` reports it.
 """
 
@@ -48,8 +49,8 @@ def page(
     facts = [
         f"- {now:%Y-%m-%d}, {seconds / 60:.0f} minutes on {platform.machine()}, Python {platform.python_version()}",
         f"- Airflow {version('apache-airflow-core')}, Task SDK {version('apache-airflow-task-sdk')}, {database}",
-        f"- {good} of {len(results)} scenarios went as expected",
-        f"- the task that lived through all of it: {bystander}",
+        f"- {good} of {len(results)} scenarios ended as expected",
+        f"- the task that ran during all scenarios: {bystander}",
     ]
     return "\n".join([_HEAD, *facts, "", *_table(results), *_complaints(results), *_looks(looks)]) + "\n"
 
@@ -61,19 +62,27 @@ def row(result: Result) -> str:
 
 
 def _table(results: Iterable[Result]) -> list[str]:
-    return ["| scenario | expected | seen | as expected | seconds |", "|---|---|---|---|---|", *map(row, results)]
+    return ["| scenario | expected result | result | as expected | seconds |", "|---|---|---|---|---|", *map(row, results)]
 
 
 def _looks(looks: Iterable[Look]) -> list[str]:
     rows = [
-        f"| {look.name} | {look.seen or 'not as it must be'} | {'**no**' if look.wrong else 'yes'} | {look.seconds:.0f} |"
+        f"| {look.name} | {look.seen or 'not as expected'} | {'**no**' if look.wrong else 'yes'} | {look.seconds:.0f} |"
         for look in looks
     ]
     if not rows:
         return []
-    return ["", "## What no kill shows", "", _FURTHER, "| look | seen | as it must be | seconds |", "|---|---|---|---|", *rows]
+    return [
+        "",
+        "## Secrets and sensors",
+        "",
+        _FURTHER,
+        "| check | result | as expected | seconds |",
+        "|---|---|---|---|",
+        *rows,
+    ]
 
 
 def _complaints(results: Iterable[Result]) -> list[str]:
     wrong = [f"- {result.scenario.name}: {'; '.join(result.wrong)}" for result in results if result.wrong]
-    return ["", "## What was not as expected", "", *wrong] if wrong else []
+    return ["", "## Scenarios with another result", "", *wrong] if wrong else []

@@ -79,9 +79,9 @@ class Fate(str, enum.Enum):
 
     SUCCEEDS = "succeeds"  #: trains to its end, and its result is taken
     DELETED = "deleted"  #: by the task's own doing, within seconds
-    LEASE = "ends by its lease"  #: nobody could tell it
+    LEASE = "ends when its lease expires"  #: nobody could tell it
     ENDED = "ended"  #: one of the last two
-    NEVER = "never was"
+    NEVER = "not submitted"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -66,11 +66,11 @@ def test_the_page_counts_what_went_as_expected_and_tells_what_did_not() -> None:
 
     text = page([good, bad], database="PostgreSQL 18", bystander="succeeded", now=DATE)
 
-    assert "- 1 of 2 scenarios went as expected" in text
+    assert "- 1 of 2 scenarios ended as expected" in text
     assert f"| {SOME.name} | {SOME.expected} | {good.seen} | yes | 12 |" in text
     assert f"| {SOME.name} | {SOME.expected} | task failed | **no** | 12 |" in text
     assert f"- {SOME.name}: the task is failed, not success" in text
-    assert "not as expected" not in page([good], database="", bystander="", now=DATE)
+    assert "with another result" not in page([good], database="", bystander="", now=DATE)
 
 
 def test_a_gate_holds_until_it_is_opened(tmp_path: Path) -> None:

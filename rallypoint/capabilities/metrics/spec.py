@@ -15,7 +15,7 @@ class HealthFields(Model):
     """Fields of the block `health`."""
 
     metrics_port: Annotated[int | None, whole(0, 65535)] = None
-    """Port of the Prometheus metrics (docs/guides/metrics.md); 0 is off. Default: 29620 in pods, off elsewhere."""
+    """Port of the Prometheus metrics (docs/guides/metrics.md); 0 disables them. Default: 29620 in pods, otherwise 0."""
 
 
 #: Fields that the capability adds to blocks of the job document.

@@ -8,7 +8,7 @@ __all__ = ["ARGUMENTS", "DIFFERENCES", "RUN_SWITCHES"]
 ARGUMENTS = (("auto_config", "auto_tunning", "", "increase the batch size while device memory is free"),)
 
 #: Where DLRover's code does something else than its document says: the argument, the document, the code.
-DIFFERENCES = {16: ("`auto_tunning`", "tunes to measured values", "constants of a fixed model")}
+DIFFERENCES = {16: ("`auto_tunning`", "adapts to measured values", "uses the constants of a fixed model")}
 
 #: Switches of `rallypoint-agent run`, each with the field of the plan that it sets.
 RUN_SWITCHES = {"auto_tunning": "auto_tuning"}

@@ -19,9 +19,11 @@ class RoleFields(Model):
     other_names: ClassVar[Mapping[str, str]] = {"auto_tunning": "auto_tuning"}
 
     auto_tuning: Annotated[bool | None, FLAG] = None
-    """The workers' batch grows to what their memory holds, as it is measured. DLRover's `auto_tunning` is another name."""
+    """True: the batch size grows until the workers' memory is used (docs/guides/tuned-batch.md). DLRover's name is
+    `auto_tunning`.
+    """
     auto_tuning_memory: Annotated[str, QUANTITY] = ""
-    """How much memory a worker may use for that; without it what its device has."""
+    """Memory that a worker may use with `auto_tuning`. Default: the memory of its device."""
 
 
 #: Fields that the capability adds to blocks of the job document.

@@ -123,42 +123,48 @@ _WAIT = duration(least=30.0, most=270.0)
 
 
 class MindCluster(Model):
-    """Settings of the profile `mindcluster`; the job's labels and annotations of MindCluster set them, too."""
+    """Settings of the profile `mindcluster`. Labels and annotations of MindCluster also set them."""
 
     fault_scheduling: Annotated[str, _SCHEDULING] = "off"
-    """Rescheduling deletes pods with `grace` or by `force`, or is `off`. Label `fault-scheduling`."""
+    """How pods are deleted after a fault: `grace`: with their grace period; `force`: at once; `off`: not at all."""
     pod_rescheduling: Annotated[bool, FLAG] = False
-    """Only the faulty pods are replaced. Label `pod-rescheduling`, where `on` alone is true."""
+    """True: only the faulty pods are replaced. The label `pod-rescheduling` sets this field; only its value `on` is true."""
     process_recover: Annotated[str, _RECOVER] = "off"
-    """Recovery of single processes; `on` where there is a `recover_strategy`. Label `process-recover-enable`."""
+    """`on`: a failed process may be restarted without the others. `on` is the default if `recover_strategy` is set."""
     recover_strategy: Annotated[tuple[str, ...], _STRATEGY] = ()
-    """What may be tried, in any order. Annotation `recover-strategy`."""
+    """Recovery strategies that may be used; the order has no meaning."""
     fault_retry_times: Annotated[int, _RETRIES] = 0
-    """Restarts that the ends of containers may cause; faults of hardware cost none. Label `fault-retry-times`."""
+    """Number of restarts after failures of containers. Restarts after hardware faults do not count."""
     backoff_limit: Annotated[int, _BACKOFF] = 0
-    """Restarts of any kind, also for hardware, before faults are left alone (`runPolicy.backoffLimit`); 0 is no limit."""
+    """Number of restarts after faults of all kinds (`runPolicy.backoffLimit`); 0: no limit."""
     wait_reschedule_timeout: Annotated[float, _WAIT] = 270.0
-    """For a replaced pod to run before the next strategy is taken. Annotation `wait-reschedule-timeout`, in seconds."""
+    """Time in which a replacement pod must run; afterwards, the next strategy is used."""
     grace_over_time: Annotated[float, duration(least=2.0, most=3600.0)] = 900.0
-    """A graceful deletion that is not finished by then is forced."""
+    """Time after which a pod that is still terminating is deleted by force."""
     pending_rounds: Annotated[int, whole(1, unit="checks")] = 12
-    """So many checks may find a replaced pod pending; then all pods are rescheduled."""
+    """Number of checks in which a replacement pod may be pending; afterwards, all pods are rescheduled."""
     pending_interval: Annotated[float, duration(positive=True)] = 1.0
-    """From one of these checks to the next."""
+    """Time between two checks for pending replacement pods."""
     elastic_wait: Annotated[float, duration()] = 20.0
-    """How long elastic-training waits for the lost pod; MINDIO_WAIT_MINDX_TIME less 10s where a role's `env` has it."""
+    """Time that the strategy elastic-training waits for a lost pod. Default: MINDIO_WAIT_MINDX_TIME in `env` of a role, minus
+    10s.
+    """
     graceful_tolerance: Annotated[bool, FLAG] = False
-    """Graceful fault tolerance is in use, which rules out the recovery of single processes: faults reschedule the job."""
+    """True: MindCluster's graceful fault tolerance is used, so every fault reschedules the whole job."""
     reset_file: Annotated[str, _RESET_FILE] = Scheduling.reset_file
-    """Where a pod has MindCluster's reset file: an entry of graceful tolerance there has the effect of that field."""
+    """Path of MindCluster's reset file in the pod; an entry in this file can enable `graceful_tolerance`."""
     never_upgrade: Annotated[bool, FLAG] = False
-    """Rescheduling of pods never becomes one of the job. Annotation `huawei.com/recover_policy_path: pod`."""
+    """True: if replacement pods stay pending, only these pods are rescheduled, never the whole job."""
     framework: Annotated[str, _FRAMEWORK] = "pytorch"
-    """Whose variables tell the workers of the `recover_strategy`. Label `framework`, which is read in this profile alone."""
+    """Framework whose environment variables the workers get. The label `framework` sets this field."""
     variables: Annotated[str, choice(*(variant.value for variant in Variant))] = Variant.DOCUMENTED.value
-    """By which table: the documentation's, or that of the operator's code, which differs for `exit` and in the watchdog."""
+    """Source of the workers' variables: MindCluster's documentation, or the code of its operator (which differs for `exit` and
+    the watchdog).
+    """
     hot_reset: Annotated[int, _HOT_RESET] = -1
-    """The device plugin's hotReset: `2` is offline recovery. It resets devices, not we: the value is checked and kept."""
+    """The device plugin's setting hotReset (`2`: offline recovery). Rallypoint checks and stores the value, but resets no
+    devices.
+    """
 
 
 def _ruled(field: str, rule: Rule) -> Key:
@@ -296,7 +302,7 @@ class Fields(Model):
     """The field of the job for the block."""
 
     mindcluster: MindCluster = MindCluster()
-    """What MindCluster's labels and annotations say, and what they cannot say."""
+    """Settings of the profile `mindcluster`, which labels and annotations of MindCluster also set."""
 
 
 BLOCK, MODEL = "mindcluster", MindCluster

@@ -13,7 +13,7 @@ import pytest
 
 from rallypoint.backends.local import proc
 from rallypoint.backends.local.layout import JobFolder
-from rallypoint.backends.local.units import _lives, _ring
+from rallypoint.backends.local.units import _lives, ring
 from rallypoint.wire import codec
 from rallypoint.wire.role_plans import RolePlan
 from rallypoint.wire.unit_files import HostReady
@@ -41,9 +41,9 @@ def test_a_process_of_another_user_gets_no_signal(tmp_path: Path, stranger: subp
     folder = JobFolder(path=tmp_path / "rl")
     ready(folder, stranger.pid)
 
-    _ring(folder.host("rollout-0", 1), os.geteuid() + 1)
+    ring(folder.host("rollout-0", 1), os.geteuid() + 1)
     assert stranger.poll() is None
-    _ring(folder.host("rollout-0", 1), os.geteuid())
+    ring(folder.host("rollout-0", 1), os.geteuid())
     assert stranger.wait(timeout=60) == -signal.SIGUSR2
 
 

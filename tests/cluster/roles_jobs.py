@@ -17,7 +17,7 @@ from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.role_records import ConductorRecord, Level
 from rallypoint.wire.status import JobState, JobStatus
 from tests.cluster.jobs import Job, submitted
-from tests.cluster.sites import ClusterSite, LocalSite, Site
+from tests.cluster.sites import ClusterSite, Site
 from tests.waiting import eventually_async
 
 __all__ = ["SERVER", "SIMPLE", "TRAINER", "RolesJob", "roles_job"]
@@ -57,8 +57,8 @@ def _document(site: Site, roles: dict[str, dict[str, Any]], **fields: Any) -> di
 class RolesJob:
     """A job with roles, and the hands of a test."""
 
-    def __init__(self, job: Job, ports: dict[str, int]) -> None:
-        self.job, self.site, self._ports = job, job.site, ports
+    def __init__(self, job: Job, ports: dict[str, int], simple: frozenset[str]) -> None:
+        self.job, self.site, self._ports, self._simple = job, job.site, ports, simple
 
     async def conductor(self) -> ConductorRecord:
         record = (await self.job.record()).conductor
@@ -72,9 +72,9 @@ class RolesJob:
     async def lives(self) -> dict[str, str]:
         """Return each process of simple roles that runs, by `role-index`: another word for another process."""
         site = self.site
-        if isinstance(site, LocalSite):
-            return await asyncio.to_thread(_instances, site.gate)
-        assert isinstance(site, ClusterSite)
+        if not isinstance(site, ClusterSite):
+            found = await asyncio.to_thread(_instances, site.env()["GATE"])
+            return {name: pid for name, pid in found.items() if name.rpartition("-")[0] in self._simple}
         return {
             status["name"]: f"{pod['metadata']['uid']} {status['name']} {status['restartCount']}"
             for pod in await site.living(self.job.name, "unit")
@@ -122,12 +122,9 @@ class RolesJob:
         """Say a word to an instance of a simple role, once it listens."""
         role, _, index = instance.rpartition("-")
         site = self.site
-        if isinstance(site, LocalSite):
-            partial = site.gate / f".{instance}"
-            partial.write_text(word)
-            partial.replace(site.gate / instance)
+        if not isinstance(site, ClusterSite):
+            _write(Path(site.env()["GATE"]), instance, word)
             return
-        assert isinstance(site, ClusterSite)
 
         async def said() -> Any:
             for pod in await site.living(self.job.name, "unit"):
@@ -146,7 +143,9 @@ class RolesJob:
     async def tell_worker(self, node: int, word: str, role: str = "trainer") -> None:
         """Say a word to the worker of a node of an elastic role, once it listens."""
         site = self.site
-        assert isinstance(site, ClusterSite)
+        if not isinstance(site, ClusterSite):
+            _write(Path(site.env()["GATE"]), f"{role}-{node}", word)  # one worker on each node
+            return
 
         async def said() -> Any:
             for pod in await site.living(f"{self.job.name}-{role}", "node"):
@@ -178,9 +177,11 @@ class RolesJob:
         await eventually_async(there, timeout=30.0, every=0.1, why=f"{number} failures should be answered")
 
     async def lose_pod(self, instance: str, *, grace: int = 0) -> None:
-        """Delete the pod of an instance, as somebody does who knows nothing of Rallypoint."""
+        """Take the pod or host of an instance away, as somebody does who knows nothing of Rallypoint."""
         site = self.site
-        assert isinstance(site, ClusterSite)
+        if not isinstance(site, ClusterSite):
+            await site.lose_host(self.job.name, instance)
+            return
         for pod in await site.living(self.job.name, "unit"):
             if any(one["name"] == instance for one in pod["spec"]["containers"]):
                 await site.ask("DELETE", site.path("pods", pod["metadata"]["name"]), {"gracePeriodSeconds": grace})
@@ -198,7 +199,9 @@ class RolesJob:
 
     async def _log(self, instance: str) -> str:
         site = self.site
-        assert isinstance(site, ClusterSite)
+        if not isinstance(site, ClusterSite):
+            role, _, index = instance.rpartition("-")
+            return "".join(f"{line}\n" for line in await self.output(role, rank=int(index)))
         for pod in await site.living(self.job.name, "unit"):
             if any(one["name"] == instance for one in pod["spec"]["containers"]):
                 return await site.ask_text(site.path("pods", pod["metadata"]["name"], "log"), container=instance)
@@ -207,21 +210,26 @@ class RolesJob:
     async def left(self) -> list[str]:
         """Return what there is of the job of which `site.left` does not know: objects of the jobs of its roles."""
         site = self.site
-        if isinstance(site, LocalSite):
-            return list(await asyncio.to_thread(_instances, site.gate))
-        assert isinstance(site, ClusterSite)
+        if not isinstance(site, ClusterSite):
+            return list(await asyncio.to_thread(_instances, site.env()["GATE"]))
         every = [(kind, await site.listed(kind, f"{PARENT}={self.job.name}")) for kind in ("configmaps", "secrets", "pods")]
         return [f"{kind}/{one['metadata']['name']}" for kind, items in every for one in items]
 
 
-def _instances(gate: Path) -> dict[str, str]:
+def _write(gate: Path, name: str, word: str) -> None:
+    partial = gate / f".{name}"
+    partial.write_text(word)
+    partial.replace(gate / name)
+
+
+def _instances(gate: str) -> dict[str, str]:
     """Return the processes of this machine that take words from a folder, by `role-rank`."""
     found = {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):
             lines = (entry / "environ").read_bytes().decode(errors="replace").split("\0")
             known = dict(line.split("=", 1) for line in lines if "=" in line)
-            if known.get("GATE") == str(gate) and b"begins, pid" in (entry / "cmdline").read_bytes():
+            if known.get("GATE") == gate and b"begins, pid" in (entry / "cmdline").read_bytes():
                 found[f"{known['RALLYPOINT_ROLE']}-{known['RANK']}"] = entry.name
     return found
 
@@ -236,7 +244,7 @@ async def roles_job(
     base = site.folder if site.where.on_this_machine else None
     spec: ElasticJob = load_job(document, based=site.where.on_this_machine, base=base)
     async with submitted(site, spec, supervised=supervised) as job:
-        made = RolesJob(job, ports)
+        made = RolesJob(job, ports, frozenset(name for name, role in roles.items() if role["launch"] == "simple"))
         yield made
     left: list[str] = []
 

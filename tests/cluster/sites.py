@@ -91,6 +91,10 @@ class Site(abc.ABC):
     async def lose_node(self, job: str, node: int) -> None:
         """Take a node away with all that runs in it, at once."""
 
+    async def lose_host(self, job: str, instance: str) -> None:
+        """Take away what runs an instance of a simple role (`role-index`) with all that runs in it, at once."""
+        raise NotImplementedError(f"{job}: {instance}")
+
     @abc.abstractmethod
     async def lose_coordinator(self, job: str) -> None:
         """Take the coordinator away at once."""

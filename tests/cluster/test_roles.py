@@ -39,7 +39,7 @@ async def test_a_killed_instance_is_started_again_alone(place: ClusterSite) -> N
         assert (after["driver-0"], await job.nodes()) == (before["driver-0"], nodes)
         assert await job.steps() == [(Level.INSTANCE, "driver", 1)]
         [step] = (await job.conductor()).history
-        assert step.reason == "driver 1 was killed by signal 9"
+        assert step.reason in {"driver 1 was killed by signal 9", "driver 1 was killed by SIGKILL"}  # a pod has numbers alone
 
 
 @pytest.mark.sample("emulator")

@@ -40,3 +40,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
 def site(cluster: RayCluster, tmp_path: Path) -> RaySite:
     """A namespace of the cluster."""
     return RaySite(tmp_path, cluster, f"test-{secrets.token_hex(4)}")
+
+
+@pytest.fixture
+def place(site: RaySite) -> RaySite:
+    """The same, for tests that name it so."""
+    return site

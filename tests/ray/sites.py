@@ -18,7 +18,7 @@ from rallypoint.wire.status import RankStatus
 from tests.cluster.sites import Site
 from tests.ray.clusters import RayCluster
 
-__all__ = ["Found", "RaySite", "marked", "states"]
+__all__ = ["Found", "RaySite", "host_of", "marked", "states"]
 
 
 class Found:
@@ -54,6 +54,8 @@ class RaySite(Site):
         backend = self.open()
         try:
             stored = await backend.load(job)
+            for parent in () if stored is not None else await backend.names():
+                stored = stored or await backend.units(parent).jobs.load(job)
         finally:
             await backend.close()
         if stored is not None:
@@ -80,6 +82,12 @@ class RaySite(Site):
         for name, pid in (await asyncio.to_thread(states, self.namespace)).items():
             if name.startswith(f"{uid}-") and name.split("-")[-2] == str(node):
                 os.kill(pid, signal.SIGKILL)
+
+    async def lose_host(self, job: str, instance: str) -> None:
+        uid = await self.uid(job)
+        group, number = await asyncio.to_thread(host_of, uid, instance)
+        named = await asyncio.to_thread(states, self.namespace)
+        os.kill(named[f"{uid}-0-{group}-{number}"], signal.SIGKILL)
 
     async def lose_coordinator(self, job: str) -> None:
         for process in await self.processes(job, "rallypoint.agent coordinator"):
@@ -112,6 +120,18 @@ def marked(uid: str) -> list[Found]:
         if mark and command:
             found.append(Found(int(entry.name), command, mark))
     return found
+
+
+def host_of(uid: str, instance: str) -> tuple[str, str]:
+    """Return the group and the number of the host that runs an instance of a simple role (`role-index`)."""
+    role, _, index = instance.rpartition("-")
+    for process in marked(uid):
+        with contextlib.suppress(OSError):
+            told = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
+            if f"RALLYPOINT_ROLE={role}" in told and f"RANK={index}" in told:
+                _, _, group, number = process.mark.split("/")
+                return group, number
+    raise AssertionError(f"{instance} does not run")
 
 
 def states(namespace: str) -> dict[str, int]:

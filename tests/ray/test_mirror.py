@@ -11,6 +11,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local.store import Store
 from rallypoint.backends.ray.cluster.mirror import Mirror, is_url
 from rallypoint.backends.ray.placement import FILE, draw
+from rallypoint.backends.ray.roles import draw_roles
 from rallypoint.job import load_job
 
 
@@ -55,6 +56,39 @@ def test_another_machine_takes_over_all_jobs(tmp_path: Path, url: str) -> None:
         assert (second.job("digits").path / name).read_text() == (first.job("digits").path / name).read_text()
     assert not (second.job("digits").path / "nodes/0/attempt-1.1/agent.log").exists()
     assert (second.job("digits").path).stat().st_mode & 0o77 == 0
+
+
+def test_another_machine_takes_over_a_job_with_roles(tmp_path: Path, url: str) -> None:
+    """With the jobs of its elastic roles, and with where each host is and how its instances ended."""
+    first = Store(home=tmp_path / "first")
+    roles = {"trainer": {"entrypoint": "t.py"}, "judge": {"launch": "simple", "entrypoint": "j.py"}}
+    job = load_job({"name": "rl", "roles": roles}, based=False)
+    first.create(draw_roles(job, namespace="team", runtime_env={}), owner="ada", now=1.0)
+    folder = first.job("rl")
+    child = Store(home=folder.path)
+    child.create(
+        draw(load_job({"name": "rl-trainer", "entrypoint": "t.py"}, based=False), namespace="team", runtime_env={}),
+        owner="rl/1.0.1",
+        now=1.0,
+    )
+    life = folder.host("judge-0", 1).path / "units" / "judge-0" / "1.0.1"
+    life.mkdir(parents=True)
+    for path in (life / "start.json", life / "exit.json", life.parents[2] / "placed.json"):
+        path.write_text("{}")
+    (life / "rank-0.out").write_text("much")
+    mirror = Mirror(url)
+    mirror.open(first)
+    mirror.keep(folder)
+
+    second = Store(home=tmp_path / "second")
+    Mirror(url).open(second)
+
+    there = second.job("rl")
+    assert second.load("rl") == first.load("rl")
+    assert Store(home=there.path).load("rl-trainer") == child.load("rl-trainer")
+    found = sorted(str(path.relative_to(there.path)) for path in there.path.glob("hosts/**/*") if path.is_file())
+    host = "hosts/judge-0/host-1"
+    assert found == [f"{host}/placed.json", f"{host}/units/judge-0/1.0.1/exit.json", f"{host}/units/judge-0/1.0.1/start.json"]
 
 
 def test_what_is_at_the_url_counts(tmp_path: Path, url: str) -> None:

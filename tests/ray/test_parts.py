@@ -40,6 +40,9 @@ def placed(**fields: object) -> Placement:
         pytest.param({"resources": {"cpu": "1", "memory": "100M"}}, {"CPU": 1.0, "memory": 1e8}, id="decimal megabytes"),
         pytest.param({"worker_isolation": "TRAINERS"}, {"CPU": 1.0, "TRAINERS": 1.0}, id="isolation"),
         pytest.param(
+            {"worker_isolation": "TRAINERS", "nproc_per_node": 3}, {"CPU": 3.0, "TRAINERS": 3.0}, id="isolation of each worker"
+        ),
+        pytest.param(
             {"resources": {"cpu": "1", "extended": {"example.com/rdma": "2"}}},
             {"CPU": 1.0, "example.com/rdma": 2.0},
             id="custom",
@@ -65,11 +68,21 @@ def test_the_smallest_world_is_one_group_and_each_further_node_another():
     assert placed(nodes="2:4", host_ignore_list=["a1"]).exclude == ("a1",)
 
 
+def test_the_coordinators_reserve_their_isolation_on_the_head_node():
+    """With the smallest world, all at once."""
+    placement = placed(nodes=2, master={"isolation": "MASTER"})
+
+    assert [dict(bundle.ask) for bundle in placement.group] == [
+        {"CPU": 1.0},
+        {"CPU": 1.0},
+        {"MASTER": 1.0, "node:__internal_head__": 0.001},
+    ]
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [
         ({"tls": {"secret": "mine"}}, "tls: {secret: mine} is not allowed with backend ray; expected off or auto"),
-        ({"master": {"isolation": "HEAD"}}, "master.isolation: 'HEAD' is not allowed with backend ray"),
     ],
 )
 def test_what_cannot_run_there_is_refused(fields, told):

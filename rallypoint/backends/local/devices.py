@@ -7,9 +7,10 @@ from fractions import Fraction
 
 from rallypoint.wire.role_plans import RolePlan
 
-__all__ = ["assigned", "visible"]
+__all__ = ["DEVICES", "assigned", "visible"]
 
-_VARIABLE = "CUDA_VISIBLE_DEVICES"
+#: Variable that shows a process its devices.
+DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
 def assigned(roles: Iterable[RolePlan]) -> Mapping[tuple[str, int], tuple[int, ...]]:
@@ -59,6 +60,6 @@ def _fill(members: Sequence[RolePlan], group: int, first: int, found: dict[tuple
 
 def visible(devices: Sequence[int], environ: Mapping[str, str]) -> dict[str, str]:
     """Return the variable that shows a process its devices; those that this process may see are counted from the first."""
-    known = [name.strip() for name in environ.get(_VARIABLE, "").split(",") if name.strip()]
+    known = [name.strip() for name in environ.get(DEVICES, "").split(",") if name.strip()]
     names = dict.fromkeys(known[number % len(known)] if known else str(number) for number in devices)
-    return {_VARIABLE: ",".join(names)}
+    return {DEVICES: ",".join(names)}

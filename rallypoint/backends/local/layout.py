@@ -153,6 +153,12 @@ class JobFolder:
         for name, number, _ in sorted(found):
             yield name, self.host(name, number)
 
+    def children(self) -> Iterator[JobFolder]:
+        """The jobs of elastic roles. Reads folders."""
+        for path in _listed(self.path, "jobs/*"):
+            if is_job_name(path.name) and not path.is_symlink():
+                yield JobFolder(path=path)
+
     @property
     def directory(self) -> Path:
         """Where the instances of a job with roles find each other."""

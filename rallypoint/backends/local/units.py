@@ -52,7 +52,7 @@ from rallypoint.wire.unit_files import (
 if TYPE_CHECKING:
     from rallypoint.supervision.observation import NodeSeen
 
-__all__ = ["LocalUnits", "node_devices"]
+__all__ = ["LocalUnits", "node_devices", "prepare_roles", "ring"]
 
 #: Seconds that a host without instances has to end before it is ended by force.
 _HOST_GRACE = 10.0
@@ -158,14 +158,14 @@ class LocalUnits(UnitBackend):
         return self._folder.host(group, last.incarnation + 1)
 
     def _order(self, record: JobRecord, plan: Plan, role: RolePlan, key: UnitKey) -> UnitStart:
-        devices = assigned(role_plans(plan)).get((key.role, key.index), ())
+        devices = self._numbered(plan, role, key.index)
         variables = {
             **self.environment(record, plan),
             **roles_env(plan, role),
             **place_env(role, key.index, attempt=key.attempt, reset=key.reset, incarnation=key.incarnation),
             "MASTER_ADDR": self._master(plan, role),
             "MASTER_PORT": str(_FIRST_PORT + zlib.crc32(f"{record.uid}/{role.name}".encode()) % _PORTS),
-            **self._visible(plan, role, devices),
+            **(visible(devices, os.environ) if devices else {}),
         }
         fields = {name: getattr(key, name) for name in ("role", "attempt", "reset", "index", "incarnation")}
         return UnitStart(**fields, env=variables)
@@ -174,13 +174,13 @@ class LocalUnits(UnitBackend):
         """Return the address of the first instance of a role."""
         return ADDRESS
 
-    def _visible(self, plan: Plan, role: RolePlan, devices: Sequence[int]) -> Mapping[str, str]:
-        """Return the variable that shows an instance its devices, which are numbered over the whole job."""
-        return visible(devices, os.environ) if devices else {}
+    def _numbered(self, plan: Plan, role: RolePlan, index: int) -> Sequence[int]:
+        """Return the devices of an instance, counted from the first of the machine."""
+        return assigned(role_plans(plan)).get((role.name, index), ())
 
     def _call(self, host: NodeFolder) -> None:
         """Have a host look at its folder."""
-        _ring(host, self._folder.owner())
+        ring(host, self._folder.owner())
 
     def _end(self, host: NodeFolder, *, force: bool) -> None:
         """Request the end of a host, or end it at once."""
@@ -341,7 +341,7 @@ def _unit(key: UnitKey, folder: Path, host: NodeSeen | None) -> UnitSeen:
     return UnitSeen(key=key, state=UnitState.RUNNING, present=True)
 
 
-def _ring(host: NodeFolder, user: int) -> None:
+def ring(host: NodeFolder, user: int) -> None:
     """Have a host, a process of `user`, look at its folder; one that is not ready yet looks when it is."""
     ready = read_optional(HostReady, host.path / HOST)
     if ready is None:

@@ -20,6 +20,7 @@ from rallypoint.backends.contract import (
     Pulse,
     Stored,
     Tail,
+    UnitBackend,
 )
 from rallypoint.backends.local.layout import is_job_name
 from rallypoint.backends.ray import calls
@@ -27,7 +28,10 @@ from rallypoint.backends.ray.access import Access, read_runtime_env
 from rallypoint.backends.ray.dashboard import Cluster
 from rallypoint.backends.ray.heart import Heart
 from rallypoint.backends.ray.placement import FILE, Placement, draw
+from rallypoint.backends.ray.roles import draw_roles
+from rallypoint.backends.ray.units import RayUnits
 from rallypoint.job import ElasticJob
+from rallypoint.job.compile_roles import has_roles
 from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
@@ -49,30 +53,56 @@ _ACT = 60.0
 
 
 class RayBackend(Backend):
-    """Jobs of one namespace of a Ray cluster."""
+    """Jobs of one namespace of a Ray cluster.
+
+    Args:
+        access: how the cluster is reached.
+        cluster: its open connections; None opens them.
+        within: the job whose elastic roles are the jobs of this backend; it shares the connections and the heart of `parent`.
+        parent: the backend of that job.
+    """
 
     name = "ray"
     #: The ledger wakes supervisors at every change.
     poll = 15.0
     clock_saved_every = 60.0
 
-    def __init__(self, access: Access, *, cluster: Cluster | None = None) -> None:
+    def __init__(
+        self, access: Access, *, cluster: Cluster | None = None, within: str = "", parent: RayBackend | None = None
+    ) -> None:
         self.access = access
         self._opened = cluster
         self._hearts: Heart | None = None
+        self._within, self._parent = within, parent
 
     @property
     def _cluster(self) -> Cluster:
+        if self._parent is not None:
+            return self._parent._cluster  # noqa: SLF001  another one of this class
         if self._opened is None:
             self._opened = Cluster(self.access)
         return self._opened
 
+    async def call(self, method: str, *, job: str = "", timeout: float | None = None, **given: Any) -> Any:
+        """Call a method of the ledger about a job of this backend; see `Cluster.call`."""
+        more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        return await self._cluster.call(method, job=job, parent=self._within, **more, **given)
+
+    def me(self, name: str) -> str:
+        """Return the id of this process where it holds the job, else ""."""
+        return self._heart.id if self._key(name) in self._heart.jobs else ""
+
+    def _key(self, name: str) -> str:
+        return f"{self._within}/{name}" if self._within else name
+
     @property
     def _heart(self) -> Heart:
+        if self._parent is not None:
+            return self._parent._heart  # noqa: SLF001  another one of this class
         if self._hearts is None:
 
             async def beat(me: str, jobs: dict[str, str], leave: bool) -> str:  # noqa: FBT001  see `Heart`
-                return str(await self._cluster.call("beat", me=me, jobs=jobs, leave=leave))
+                return str(await self.call("beat", me=me, jobs=jobs, leave=leave))
 
             self._hearts = Heart(beat)
         return self._hearts
@@ -81,14 +111,16 @@ class RayBackend(Backend):
         """Return the placement groups and actors of the job's first attempt."""
         refuse_elsewhere(job.platform, job.namespace, backend=self.name, its_namespace=self.access.namespace)
         runtime_env = read_runtime_env(self.access.runtime_env)
-        return draw(job, namespace=self.access.namespace, runtime_env=runtime_env, orphan_policy=orphan_policy)
+        drawn = draw_roles if has_roles(job) else draw
+        return drawn(job, namespace=self.access.namespace, runtime_env=runtime_env, orphan_policy=orphan_policy)
 
     async def submit(self, blueprint: Blueprint, *, owner: str) -> Stored:
         """Submit the Ray job with the job's uid, then create the record in the ledger; see `Backend.submit`."""
         uid = secrets.token_hex(8)
-        await self._cluster.find(uid)
+        if not self._within:
+            await self._cluster.find(uid)
         given = await self._given(blueprint)
-        data = await self._cluster.call("submit", job=blueprint.plan.name, timeout=_ACT, owner=owner, uid=uid, **given)
+        data = await self.call("submit", job=blueprint.plan.name, timeout=_ACT, owner=owner, uid=uid, **given)
         return _there(calls.stored_from(data), blueprint.plan.name)
 
     async def _given(self, blueprint: Blueprint) -> dict[str, Any]:
@@ -106,33 +138,29 @@ class RayBackend(Backend):
         """Read the record; raises `HeldError` where this process held the job and another has taken it over."""
         if not is_job_name(name):
             return None
-        me = self._heart.id if name in self._heart.jobs else ""
-        return calls.stored_from(await self._cluster.call("load", job=name, name=name, me=me))
+        return calls.stored_from(await self.call("load", job=name, name=name, me=self.me(name)))
 
     async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
         """Replace the record; see `Backend.save`."""
         given = None if blueprint is None else await self._given(blueprint)
-        saved = await self._cluster.call(
-            "save", job=record.name, record=json.loads(record.to_json()), version=version, blueprint=given
-        )
+        saved = await self.call("save", job=record.name, record=json.loads(record.to_json()), version=version, blueprint=given)
         return Stored(record=record, plan=codec.from_json(Plan, saved["plan"]), version=str(saved["version"]))
 
     async def observe(self, record: JobRecord) -> Observation:
         """Return the nodes as their actors report them, then the status."""
-        data = await self._cluster.call("observe", job=record.name, record=json.loads(record.to_json()))
+        data = await self.call("observe", job=record.name, record=json.loads(record.to_json()))
         return codec.from_json(Observation, data)
 
     async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
         """Have the ledger do one action; see `Backend.act`."""
-        me = self._heart.id if record.name in self._heart.jobs else ""
-        await self._cluster.call(
+        await self.call(
             "act",
             job=record.name,
             timeout=_ACT,
             record=json.loads(record.to_json()),
             plan=codec.to_json(plan),
             action=calls.action_to(action),
-            me=me,
+            me=self.me(record.name),
         )
 
     @contextlib.asynccontextmanager
@@ -140,7 +168,7 @@ class RayBackend(Backend):
         """Follow a job by calls that the ledger answers when something has changed."""
         if not is_job_name(name):
             raise JobNotFoundError(f"{name!r} is not a valid job name; expected letters, digits, '-', '_' and '.'")
-        following = _RayChanges(self._cluster, name)
+        following = _RayChanges(self, name)
         try:
             yield following
         finally:
@@ -152,14 +180,14 @@ class RayBackend(Backend):
         heart = self._heart
         me = await heart.join(holder)
         try:
-            await self._cluster.call("hold", job=name, name=name, me=me.id, holder=me.describe())
-            heart.jobs[name] = me.describe()
+            await self.call("hold", job=name, name=name, me=me.id, holder=me.describe())
+            heart.jobs[self._key(name)] = me.describe()
             try:
                 yield
             finally:
-                heart.jobs.pop(name, None)
+                heart.jobs.pop(self._key(name), None)
                 with contextlib.suppress(BackendError):
-                    await self._cluster.call("release", job=name, name=name, me=me.id)
+                    await self.call("release", job=name, name=name, me=me.id)
         finally:
             await heart.leave()
 
@@ -174,28 +202,28 @@ class RayBackend(Backend):
 
     async def pulse(self, holder: Holder) -> Pulse | None:
         """Read that heartbeat."""
-        data = await self._cluster.call("pulse", holder=codec.to_json(holder))
+        data = await self.call("pulse", holder=codec.to_json(holder))
         return None if data is None else codec.from_json(Pulse, data)
 
     async def sweep(self, record: JobRecord) -> bool:
         """End what is left of a job; see `Backend.sweep`."""
-        return bool(await self._cluster.call("sweep", job=record.name, record=json.loads(record.to_json())))
+        return bool(await self.call("sweep", job=record.name, record=json.loads(record.to_json())))
 
     async def status(self, name: str) -> JobStatus | None:
         """Return the coordinator's last status."""
-        data = await self._cluster.call("status", job=name, name=name) if is_job_name(name) else None
+        data = await self.call("status", job=name, name=name) if is_job_name(name) else None
         return None if data is None else codec.from_json(JobStatus, data)
 
     async def names(self) -> tuple[str, ...]:
         """List the jobs of the ledger."""
-        return tuple(await self._cluster.call("names"))
+        return tuple(await self.call("names"))
 
     async def logs(
         self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Read the copies of the workers' output that the ledger has; see `Backend.logs`."""
         while True:
-            data = await self._cluster.call("logs", job=name, name=name, rank=rank, cursor=cursor)
+            data = await self.call("logs", job=name, name=name, rank=rank, cursor=cursor)
             for item in data["lines"]:
                 line = codec.from_json(LogLine, item)
                 cursor = line.cursor
@@ -208,7 +236,11 @@ class RayBackend(Backend):
 
     async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of these copies; see `Backend.tail`."""
-        return codec.from_json(Tail, await self._cluster.call("tail", job=name, name=name, lines=lines, rank=rank))
+        return codec.from_json(Tail, await self.call("tail", job=name, name=name, lines=lines, rank=rank))
+
+    def units(self, name: str) -> UnitBackend:
+        """Return the units of a job with roles."""
+        return RayUnits(self, RayBackend(self.access, within=name, parent=self))
 
     async def close(self) -> None:
         """Close the connections. The jobs go on."""
@@ -220,8 +252,8 @@ class RayBackend(Backend):
 class _RayChanges(Changes):
     """One call waits at the ledger at all times, so that nothing between two waits is lost."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self._cluster, self._name, self._seen = cluster, name, -1
+    def __init__(self, backend: RayBackend, name: str) -> None:
+        self._backend, self._name, self._seen = backend, name, -1
         self._call: asyncio.Task[int] | None = None
 
     async def wait(self, timeout: float) -> None:
@@ -235,7 +267,7 @@ class _RayChanges(Changes):
     async def _ask(self) -> int:
         while True:
             try:
-                data = await self._cluster.call(
+                data = await self._backend.call(
                     "changes", job=self._name, timeout=_WAIT + _SLACK, name=self._name, seen=self._seen, within=_WAIT
                 )
             except BackendError:

@@ -12,14 +12,12 @@ import ray
 
 from rallypoint.backends.ray.calls import LINE
 from rallypoint.backends.ray.cluster.ledger import Ledger
+from rallypoint.backends.ray.placement import HEAD
 
 __all__ = ["main", "open_ledger"]
 
 #: Name of the ledger in its namespace.
 _NAME = "rallypoint-ledger"
-
-#: Resource that only the head node has.
-_HEAD = "node:__internal_head__"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +45,7 @@ def open_ledger(namespace: str, home: str) -> dict[str, str]:
                 max_restarts=0,
                 max_concurrency=64,
                 num_cpus=0,
-                resources={_HEAD: 0.001},
+                resources={HEAD: 0.001},
             )
             .remote(home, namespace)
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,11 +13,12 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rallypoint.backends.ray.cluster.host import Host
-from rallypoint.backends.ray.placement import Placement
+from rallypoint.backends.ray.placement import Bundle
 
 __all__ = [
     "Group",
     "NodeHost",
+    "address_of",
     "ensure_group",
     "find_actor",
     "finish",
@@ -63,18 +64,18 @@ class NodeHost(Host):
         return {"node_id": ray.get_runtime_context().get_node_id(), "address": ray.util.get_node_ip_address()}
 
 
-def ensure_group(name: str, placement: Placement, *, bundles: int, patience: float) -> Group:
+def ensure_group(name: str, bundles: Sequence[Bundle], *, patience: float) -> Group:
     """Return the group of this name, created unless it exists; waits up to `patience` seconds until it is ready."""
     try:
         handle = get_placement_group(name)
     except ValueError:
-        selector = {_NODE_ID: f"!in({','.join(placement.exclude)})"}
+        selectors = [{_NODE_ID: f"!in({','.join(one.exclude)})"} if one.exclude else {} for one in bundles]
         handle = placement_group(
-            [dict(placement.bundle)] * bundles,
+            [dict(one.ask) for one in bundles],
             strategy="SPREAD",
             name=name,
             lifetime="detached",
-            bundle_label_selector=[selector] * bundles if placement.exclude else None,
+            bundle_label_selector=selectors if any(selectors) else None,
         )
     handle.wait(patience)
     return _group(handle, placement_group_table(handle))
@@ -117,12 +118,17 @@ def finish(actor: Any) -> None:
     ray.get(actor.close.remote(), timeout=_FINISH)
 
 
-def start_actor(name: str, group: Group, *, bundle: int, placement: Placement) -> Any:
+def address_of(node: str) -> str:
+    """Return the address of a Ray node, "" where it is not known."""
+    return next((str(one["NodeManagerAddress"]) for one in ray.nodes() if one["NodeID"] == node), "")
+
+
+def start_actor(name: str, group: Group, *, bundle: int, ask: Mapping[str, float], runtime_env: Mapping[str, Any]) -> Any:
     """Return the actor of this name, created in a bundle of a group unless it exists. Its process may not run yet."""
     found = find_actor(name)
     if found is not None:
         return found
-    asked = dict(placement.bundle)
+    asked = dict(ask)
     options: dict[str, Any] = {
         "name": name,
         "lifetime": "detached",
@@ -136,29 +142,37 @@ def start_actor(name: str, group: Group, *, bundle: int, placement: Placement) -
         "scheduling_strategy": PlacementGroupSchedulingStrategy(
             placement_group=group.handle, placement_group_bundle_index=bundle
         ),
-        "runtime_env": dict(placement.runtime_env) or None,
+        "runtime_env": dict(runtime_env) or None,
     }
     return ray.remote(NodeHost).options(**options).remote()
 
 
-def missing_resource(placement: Placement, bundles: int) -> str:
+def missing_resource(bundles: Sequence[Bundle]) -> str:
     """Return which resource of a group is missing, with the number needed and the number there is."""
-    nodes = [node for node in ray.nodes() if node.get("Alive") and node["NodeID"] not in placement.exclude]
-    free = ray.available_resources()
-    for name, amount in placement.bundle.items():
+    alive = [node for node in ray.nodes() if node.get("Alive")]
+    excluded = set.intersection(*(set(one.exclude) for one in bundles))
+    nodes = [node for node in alive if node["NodeID"] not in excluded]
+    largest_asks: dict[str, float] = {}
+    sums: dict[str, float] = {}
+    for one in bundles:
+        for name, amount in one.ask.items():
+            largest_asks[name] = max(amount, largest_asks.get(name, 0.0))
+            sums[name] = sums.get(name, 0.0) + amount
+    for name, amount in largest_asks.items():
         largest = max((float(node["Resources"].get(name, 0)) for node in nodes), default=0.0)
         if largest < amount:
             return f"a node needs {_shown(name, amount)}, but the largest node of the cluster has {_shown(name, largest)}"
-    for name, amount in placement.bundle.items():
+    for name, amount in sums.items():
         there = sum(float(node["Resources"].get(name, 0)) for node in nodes)
-        if there < amount * bundles:
-            return f"{_nodes(bundles)} {_shown(name, amount * bundles)}, but the cluster has {_shown(name, there)}"
-    for name, amount in placement.bundle.items():
+        if there < amount:
+            return f"{_nodes(len(bundles))} {_shown(name, amount)}, but the cluster has {_shown(name, there)}"
+    free = ray.available_resources()
+    for name, amount in sums.items():
         now = float(free.get(name, 0))
-        if now < amount * bundles:
-            return f"{_nodes(bundles)} {_shown(name, amount * bundles)}, but {_shown(name, now)} is free in the cluster"
-    wanted = ", ".join(_shown(name, amount) for name, amount in placement.bundle.items())
-    return f"{_nodes(bundles)} {wanted} each, but the free resources are spread over too many nodes of the cluster"
+        if now < amount:
+            return f"{_nodes(len(bundles))} {_shown(name, amount)}, but {_shown(name, now)} is free in the cluster"
+    wanted = ", ".join(_shown(name, amount) for name, amount in sums.items())
+    return f"{_nodes(len(bundles))} {wanted}, but the free resources are spread over too many nodes of the cluster"
 
 
 def _nodes(bundles: int) -> str:

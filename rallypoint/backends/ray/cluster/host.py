@@ -19,14 +19,17 @@ from typing import Any
 
 from rallypoint.backends.contract import ActionError
 from rallypoint.backends.local import durable, proc
-from rallypoint.backends.local.blueprint import mark
+from rallypoint.backends.local.blueprint import host_command, mark, node_command
+from rallypoint.backends.local.devices import DEVICES, visible
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
+from rallypoint.backends.local.units import ring
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import PID, WHOLE, read_count
-from rallypoint.wire.env import FUNCTION_FILE, LIFELINE, MACHINE, UNSEEN
+from rallypoint.wire.env import CONFIG_FILE, FUNCTION_FILE, HOST, LIFELINE, MACHINE, ROLES_SECRET_FILE, UNSEEN
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import private_folder
+from rallypoint.wire.unit_files import EXIT, START, UNITS, UnitStart
 
 __all__ = ["Host", "NodeSpec"]
 
@@ -39,7 +42,10 @@ _PREFIX = "rp-"
 
 @dataclass(frozen=True, kw_only=True)
 class NodeSpec:
-    """One incarnation of a node, as the ledger gives it to its actor. `files` are files of the job by name; some are secret."""
+    """One incarnation of a node, as the ledger gives it to its actor. `files` are files of the job by name; some are secret.
+
+    `group` is the name of a group of instances of simple roles, where the node is their host.
+    """
 
     name: str
     uid: str
@@ -50,6 +56,7 @@ class NodeSpec:
     host: str = ""
     machine: str = ""
     tls: bool = False
+    group: str = ""
     files: dict[str, str] = field(default_factory=dict, repr=False)
 
 
@@ -87,33 +94,24 @@ class Host:
             if "/" in name:
                 private_folder((path / name).parent)
             durable.write_text(str(path / name), _plan(text) if name == folder.plan.name else text)
-        record = {"uid": spec.uid, "attempt": spec.attempt, "phase": "Running", "deletion": False}
-        durable.write_text(str(folder.record), codec.dumps(record))
-        node = folder.node(spec.node, spec.attempt, spec.incarnation)
-        command = (
-            *(sys.executable, "-m", "rallypoint.agent", "node"),
-            *("--plan", str(folder.plan)),
-            *("--attempt", str(spec.attempt)),
-            *("--node", str(spec.node)),
-            *("--incarnation", str(spec.incarnation)),
-            *("--secret-file", str(folder.secret)),
-            *(("--tls", str(folder.tls)) if spec.tls else ()),
-            *("--endpoint-file", str(folder.endpoint)),
-            *("--dir", str(node.path)),
-            *("--host", spec.host),
-        )
+        if not spec.group:
+            record = {"uid": spec.uid, "attempt": spec.attempt, "phase": "Running", "deletion": False}
+            durable.write_text(str(folder.record), codec.dumps(record))
+        node = _node(folder, spec)
         environment = {
             **os.environ,
             LIFELINE: lifeline,
             MACHINE: spec.machine,
             FUNCTION_FILE: str(folder.function),
             **({UNSEEN: str(spec.unseen)} if spec.unseen else {}),
+            **_roles(folder, spec),
         }
+        who = ("host", spec.group, spec.incarnation) if spec.group else (spec.attempt, spec.node, spec.incarnation)
         node.start(
-            command,
+            _command(folder, node, spec),
             record=folder.record,
             attempt=spec.attempt,
-            mark=mark(spec.uid, spec.attempt, spec.node, spec.incarnation),
+            mark=mark(spec.uid, *who),
             environment=environment,
         )
         self._folder = folder
@@ -159,6 +157,13 @@ class Host:
         if self._folder is not None:
             await asyncio.to_thread(durable.write_text, str(self._folder.endpoint), text)
 
+    async def order(self, record: str, files: dict[str, str]) -> bool:
+        """Store what is to run and to end, by the record of now, and have the host look; False before the host was started."""
+        if self._folder is None or self._node is None:
+            return False
+        await asyncio.to_thread(_store, self._folder, self._node, record, files)
+        return True
+
     async def end(self, *, force: bool) -> None:
         """Request the end of the agent, or end it at once."""
         if self._node is not None:
@@ -170,16 +175,65 @@ class Host:
             await asyncio.to_thread(shutil.rmtree, self._folder.path, ignore_errors=True)
 
 
+def _node(folder: JobFolder, spec: NodeSpec) -> NodeFolder:
+    return folder.host(spec.group, spec.incarnation) if spec.group else folder.node(spec.node, spec.attempt, spec.incarnation)
+
+
+def _command(folder: JobFolder, node: NodeFolder, spec: NodeSpec) -> tuple[str, ...]:
+    agent = (sys.executable, "-m", "rallypoint.agent")
+    if spec.group:
+        return host_command(agent, folder, uid=spec.uid, folder=node.path)
+    command = node_command(agent, folder, attempt=spec.attempt, node=spec.node, incarnation=spec.incarnation, tls=spec.tls)
+    return (*command[:-1], spec.host)  # the last two words are `--host` and the address
+
+
+def _roles(folder: JobFolder, spec: NodeSpec) -> dict[str, str]:
+    """Return what instances of roles know of this machine."""
+    if folder.roles_secret.name not in spec.files:
+        return {}
+    config = {CONFIG_FILE: str(folder.config)} if folder.config.exists() else {}
+    return {ROLES_SECRET_FILE: str(folder.roles_secret), HOST: spec.host, **config}
+
+
+def _store(folder: JobFolder, host: NodeFolder, record: str, files: dict[str, str]) -> None:
+    """Write the files of orders below a host. The devices of an instance become those that this actor has."""
+    if record:
+        durable.write_text(str(folder.record), record)
+    for name, text in files.items():
+        path = host.path / name
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        durable.write_text(str(path), _own_devices(text) if path.name == START else text)
+    ring(host, os.geteuid())
+
+
+def _own_devices(text: str) -> str:
+    order = codec.loads(UnitStart, text)
+    numbers = [int(number) for number in order.env.get(DEVICES, "").split(",") if number.isdigit()]
+    if not numbers:
+        return text
+    return codec.dumps(dataclasses.replace(order, env={**order.env, **visible(numbers, os.environ)}))
+
+
 def _plan(text: str) -> str:
-    """Return the plan with an absolute folder of the script: a relative one starts at this actor's working folder."""
+    """Return the plan with absolute folders of the scripts: a relative one starts at this actor's working folder."""
     plan = codec.loads(Plan, text)
-    return codec.dumps(dataclasses.replace(plan, workdir=str(Path.cwd() / plan.workdir)))
+    roles = tuple(
+        {**item, "plan": {**item["plan"], "workdir": _absolute(item["plan"].get("workdir", ""))}} for item in plan.roles
+    )
+    return codec.dumps(dataclasses.replace(plan, workdir=_absolute(plan.workdir), roles=roles))
+
+
+def _absolute(workdir: str) -> str:
+    return str(Path.cwd() / workdir)
 
 
 def _chunks(folder: Path, offsets: dict[str, int]) -> list[tuple[str, int, bytes]]:
     """Return new parts of the node's output files: name below its folder, offset, bytes."""
     found, left = [], _MOST
-    for path in (folder / "agent.log", *sorted(folder.glob("logs/round-*/rank-*"))):
+    # The ends of instances were looked for before their output is read: with an end comes all output before it.
+    ends = sorted(folder.glob(f"{UNITS}/*/*/{EXIT}"))
+    output = (*folder.glob("logs/round-*/rank-*"), *folder.glob(f"{UNITS}/*/*/rank-*"))
+    for path in (folder / "agent.log", *sorted(output), *ends):
         name = str(path.relative_to(folder))
         offset = offsets.get(name, 0)
         try:

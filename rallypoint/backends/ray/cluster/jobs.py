@@ -11,13 +11,15 @@ from rallypoint.backends.contract import ActionError, Blueprint, JobExistsError,
 from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.local.blueprint import coordinator_command
 from rallypoint.backends.local.files import telling
+from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.store import Store
 from rallypoint.backends.ray.cluster import groups
 from rallypoint.backends.ray.cluster.nodes import Nodes
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveNode
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import JobRecord, Phase
 
-__all__ = ["ClusterJobs"]
+__all__ = ["ClusterJobs", "stamp_of"]
 
 log = logging.getLogger(__name__)
 
@@ -28,9 +30,15 @@ _KEEPING = (Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
 class ClusterJobs(LocalBackend):
     """Jobs whose coordinators are processes of this machine, at its address `host`, and whose nodes are actors of Ray."""
 
-    def __init__(self, home: Path, *, host: str, nodes: Nodes) -> None:
-        super().__init__(home)
+    def __init__(self, home: Path, *, host: str, nodes: Nodes, told_home: Path | None = None) -> None:
+        super().__init__(home, told_home=told_home)
         self._host, self._nodes = host, nodes
+        self._children: dict[str, ClusterJobs] = {}
+
+    @property
+    def store(self) -> Store:
+        """What is stored of the jobs."""
+        return self._store
 
     def admit(self, blueprint: Blueprint, *, owner: str, uid: str) -> Stored:
         """Create a job with this uid; see `Backend.submit`. Blocks."""
@@ -103,25 +111,26 @@ class ClusterJobs(LocalBackend):
             folder = self._store.job(name)
             if stored is None:
                 continue
-            for _, node in folder.nodes():
+            for _, node in (*folder.nodes(), *folder.hosts()):
                 self._nodes.follow(stored.record.uid, folder, node)
+            self.children(name).follow_all()
         return found
 
-    def endpoint_text(self, name: str) -> str:
-        """Return the file with the coordinator's address, "" without one."""
-        with contextlib.suppress(OSError):
-            return self._store.job(name).endpoint.read_text()
-        return ""
+    def children(self, name: str) -> ClusterJobs:
+        """Return the jobs of the elastic roles of a job."""
+        if name not in self._children:
+            home = self._store.job(name).path
+            self._children[name] = ClusterJobs(home, host=self._host, nodes=self._nodes, told_home=self._told_home)
+        return self._children[name]
 
-    def stamp(self, name: str) -> tuple[int, ...]:
-        """Return a value that changes with the record, the status and the coordinators of a job."""
-        folder = self._store.job(name)
-        found = []
-        paths = [folder.record, folder.status, *sorted(folder.path.glob("coordinator/term-*/exit.json"))]
-        for path in paths:
-            with contextlib.suppress(OSError):
-                found.append(path.stat().st_mtime_ns)
-        return tuple(found)
+
+def stamp_of(folder: JobFolder) -> tuple[int, ...]:
+    """Return a value that changes with the record, the status and the coordinators of a job. Reads files."""
+    found = []
+    for path in [folder.record, folder.status, *sorted(folder.path.glob("coordinator/term-*/exit.json"))]:
+        with contextlib.suppress(OSError):
+            found.append(path.stat().st_mtime_ns)
+    return tuple(found)
 
 
 def _wanted(record: JobRecord, attempt: int) -> bool:

@@ -21,22 +21,28 @@ from typing import Any
 
 from aiohttp import web
 
-from rallypoint.backends.contract import BackendError, Blueprint, JobNotFoundError
+from rallypoint.backends.contract import BackendError, Blueprint, JobNotFoundError, Stored
 from rallypoint.backends.local import durable
-from rallypoint.backends.local.logs import LogReader
-from rallypoint.backends.local.store import Store
+from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.logs import LogReader, UnitLogReader
 from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.local.units import prepare_roles
 from rallypoint.backends.ray import calls
+from rallypoint.backends.ray.cluster.directories import Directories, is_open
 from rallypoint.backends.ray.cluster.holds import Holds
-from rallypoint.backends.ray.cluster.jobs import ClusterJobs
+from rallypoint.backends.ray.cluster.jobs import ClusterJobs, stamp_of
 from rallypoint.backends.ray.cluster.mirror import Mirror, is_url
 from rallypoint.backends.ray.cluster.nodes import Nodes
+from rallypoint.backends.ray.cluster.units import ClusterUnits
 from rallypoint.backends.ray.placement import FILE
 from rallypoint.job import load_job
+from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.role_records import UnitKey
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import private_folder
+from rallypoint.wire.role_plans import role_plan
 
 __all__ = ["Ledger"]
 
@@ -80,10 +86,12 @@ class Ledger:
 
     async def _open(self) -> None:
         await in_thread(self._prepare)
-        self._nodes = Nodes(self._changed)
+        self._nodes = Nodes(lambda folder: self._changed(self._key_of(folder)))
+        self._directories = Directories(self._address)
+        self._units: dict[str, ClusterUnits] = {}
         self._jobs = ClusterJobs(self.home, host=self._address, nodes=self._nodes)
         self._holds = Holds(self.home)
-        self._store = Store(home=self.home)
+        self._store = self._jobs.store
         if self._mirror is not None:
             await in_thread(self._mirror.open, self._store)
         application = web.Application(client_max_size=_LARGEST)
@@ -95,8 +103,29 @@ class Ledger:
         port = runner.addresses[0][1]
         host = f"[{self._address}]" if ":" in self._address else self._address
         await in_thread(self._jobs.follow_all)
+        await self._open_directories()
         self._url = f"http://{host}:{port}"
         self._watching = asyncio.create_task(self._watch())
+
+    async def _open_directories(self) -> None:
+        """Open the directories that running instances know."""
+        for name in await in_thread(self._store.names):
+            stored, folder = await self._jobs.load(name), self._store.job(name)
+            if stored is not None and await in_thread(is_open, folder):
+                await self._directories.url(stored.record.uid, folder)
+
+    def _key_of(self, folder: Path) -> str:
+        """Return the key of a job in holds and changes: its name, or `JOB/JOB-ROLE` of an elastic role."""
+        return "/".join(folder.relative_to(self.home).parts[1::2])
+
+    def _at(self, given: dict[str, Any]) -> ClusterJobs:
+        """Return the jobs among which a call has its job: those of the namespace, or of the elastic roles of one job."""
+        within = given.get("parent", "")
+        if not within:
+            return self._jobs
+        if not self._store.job(within).record.exists():
+            raise JobNotFoundError(f"job {within!r} not found")
+        return self._jobs.children(within)
 
     def _prepare(self) -> None:
         private_folder(self.home)
@@ -125,15 +154,16 @@ class Ledger:
                 for name in self._holds.expired():
                     self._changed(name)
                 names = await in_thread(self._store.names)
-                for name, stamp in (await in_thread(self._stamps, names)).items():
-                    if stamps.get(name) != stamp:
-                        stamps[name] = stamp
-                        self._changed(name)
-                        await in_thread(self._jobs.tidy, name)
-                    text = await in_thread(self._jobs.endpoint_text, name)
-                    if text and endpoints.get(name) != text:
-                        endpoints[name] = text
-                        await self._nodes.announce(self._store.job(name), text)
+                for key, stamp in (await in_thread(self._stamps, names)).items():
+                    if stamps.get(key) != stamp:
+                        stamps[key] = stamp
+                        self._changed(key)
+                        await in_thread(self._tidy, key)
+                    folder = self._folder(key)
+                    text = await in_thread(_endpoint, folder)
+                    if text and endpoints.get(key) != text:
+                        endpoints[key] = text
+                        await self._nodes.announce(folder, text)
                 if names or self._holds.any:
                     idle = time.monotonic()
             except (OSError, BackendError) as error:
@@ -143,12 +173,24 @@ class Ledger:
             await asyncio.sleep(_LOOK)
 
     def _stamps(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
-        return {name: self._jobs.stamp(name) for name in names}
+        keys = [(name, *(f"{name}/{one.path.name}" for one in self._store.job(name).children())) for name in names]
+        return {key: stamp_of(self._folder(key)) for every in keys for key in every}
 
-    async def _keep(self, name: str) -> None:
+    def _folder(self, key: str) -> JobFolder:
+        name, _, role = key.partition("/")
+        folder = self._store.job(name)
+        return self._jobs.children(name).store.job(role) if role else folder
+
+    def _tidy(self, key: str) -> None:
+        name, _, role = key.partition("/")
+        if role:
+            self._jobs.children(name).tidy(role)
+        self._jobs.tidy(name)
+
+    async def _keep(self, given: dict[str, Any], name: str) -> None:
         """Bring the changes of a job to the URL, before they are answered."""
         if self._mirror is not None:
-            await in_thread(self._mirror.keep, self._store.job(name))
+            await in_thread(self._mirror.keep, self._store.job(given.get("parent") or name))
 
     # --- calls ------------------------------------------------------------------------------------------------------------
 
@@ -173,49 +215,55 @@ class Ledger:
         return {"home": str(self.home), "pid": os.getpid()}
 
     async def _do_load(self, given: dict[str, Any]) -> Any:
-        stored = await self._jobs.load(given["name"])
+        stored = await self._at(given).load(given["name"])
         if stored is not None and given.get("me"):
-            self._holds.check(given["name"], given["me"])
+            self._holds.check(_key(given, given["name"]), given["me"])
         return calls.stored_to(stored)
 
     async def _do_submit(self, given: dict[str, Any]) -> Any:
-        stored = await in_thread(self._jobs.admit, _blueprint(given), owner=given["owner"], uid=given["uid"])
-        await self._keep(stored.record.name)
+        stored = await in_thread(self._at(given).admit, _blueprint(given), owner=given["owner"], uid=given["uid"])
+        await self._keep(given, stored.record.name)
         return calls.stored_to(stored)
 
     async def _do_save(self, given: dict[str, Any]) -> Any:
         record = JobRecord.from_json(json.dumps(given["record"]))
         blueprint = _blueprint(given["blueprint"]) if given.get("blueprint") else None
-        stored = await self._jobs.save(record, version=given["version"], blueprint=blueprint)
-        await self._keep(record.name)
-        self._changed(record.name)
-        await in_thread(self._jobs.tidy, record.name)
+        stored = await self._at(given).save(record, version=given["version"], blueprint=blueprint)
+        await self._keep(given, record.name)
+        key = _key(given, record.name)
+        self._changed(key)
+        await in_thread(self._tidy, key)
         return {"version": stored.version, "plan": codec.to_json(stored.plan)}
 
     async def _do_observe(self, given: dict[str, Any]) -> Any:
         record = JobRecord.from_json(json.dumps(given["record"]))
-        return codec.to_json(await self._jobs.observe(record))
+        return codec.to_json(await self._at(given).observe(record))
 
     async def _do_act(self, given: dict[str, Any]) -> Any:
         record = JobRecord.from_json(json.dumps(given["record"]))
+        key = _key(given, record.name)
         if given.get("me"):
-            self._holds.check(record.name, given["me"])
+            self._holds.check(key, given["me"])
         plan = codec.from_json(Plan, given["plan"])
-        await self._jobs.act(record, plan, calls.action_from(given["action"]))
-        await self._keep(record.name)
-        self._changed(record.name)
+        action = calls.action_from(given["action"])
+        await self._at(given).act(record, plan, action)
+        if isinstance(action, Purge):
+            self._units.pop(record.uid, None)
+            await self._directories.close(record.uid)
+        await self._keep(given, record.name)
+        self._changed(key)
 
     async def _do_sweep(self, given: dict[str, Any]) -> Any:
-        return await self._jobs.sweep(JobRecord.from_json(json.dumps(given["record"])))
+        return await self._at(given).sweep(JobRecord.from_json(json.dumps(given["record"])))
 
     async def _do_status(self, given: dict[str, Any]) -> Any:
-        return codec.to_json(await self._jobs.status(given["name"]))
+        return codec.to_json(await self._at(given).status(given["name"]))
 
     async def _do_names(self, _: dict[str, Any]) -> Any:
         return list(await self._jobs.names())
 
     async def _do_changes(self, given: dict[str, Any]) -> Any:
-        name, seen = given["name"], given["seen"]
+        name, seen = _key(given, given["name"]), given["seen"]
         until = min(float(given["within"]), _LONGEST_WAIT)
         async with self._news:
             with contextlib.suppress(asyncio.TimeoutError):
@@ -232,23 +280,25 @@ class Ledger:
         return codec.to_json(await in_thread(reader.tail, int(given["lines"]), final=over))
 
     async def _reader(self, given: dict[str, Any]) -> tuple[LogReader, bool]:
-        stored = await self._jobs.load(given["name"])
+        jobs = self._at(given)
+        stored = await jobs.load(given["name"])
         if stored is None:
             raise JobNotFoundError(f"job {given['name']!r} not found")
-        folder = self._store.job(given["name"])
+        folder = jobs.store.job(given["name"])
         reader = LogReader(
             folder, stored.plan, rank=given.get("rank"), cursor=given.get("cursor", ""), own_folder=not stored.plan.logs.log_dir
         )
         return reader, stored.record.released
 
     async def _do_hold(self, given: dict[str, Any]) -> Any:
-        if await self._jobs.load(given["name"]) is None:
+        if await self._at(given).load(given["name"]) is None:
             raise JobNotFoundError(f"job {given['name']!r} not found")
-        self._holds.take(given["name"], given["me"], given["holder"])
+        self._holds.take(_key(given, given["name"]), given["me"], given["holder"])
 
     async def _do_release(self, given: dict[str, Any]) -> Any:
-        self._holds.release(given["name"], given["me"])
-        self._changed(given["name"])
+        key = _key(given, given["name"])
+        self._holds.release(key, given["me"])
+        self._changed(key)
 
     async def _do_beat(self, given: dict[str, Any]) -> Any:
         return str(await in_thread(self._holds.beat, given["me"], given.get("jobs", {}), leave=given.get("leave", False)))
@@ -256,6 +306,85 @@ class Ledger:
     async def _do_pulse(self, given: dict[str, Any]) -> Any:
         pulse = await in_thread(self._holds.pulse, codec.from_json(Holder, given["holder"]))
         return codec.to_json(pulse)
+
+    # --- calls about the units of a job with roles ------------------------------------------------------------------------
+
+    async def _units_of(self, given: dict[str, Any]) -> tuple[ClusterUnits, Stored]:
+        stored = await self._jobs.load(given["name"])
+        if stored is None or stored.record.uid != given["uid"]:
+            raise JobNotFoundError(f"job {given['name']!r} not found")
+        if given.get("me"):
+            self._holds.check(given["name"], given["me"])
+        if given["uid"] not in self._units:
+            folder = self._store.job(given["name"])
+            await in_thread(prepare_roles, folder, stored.plan)
+            url = await self._directories.url(given["uid"], folder)
+            jobs = self._jobs.children(given["name"])
+            self._units[given["uid"]] = ClusterUnits(jobs, self._store, folder, self._nodes, url=url)
+        return self._units[given["uid"]], stored
+
+    async def _do_unit_observe(self, given: dict[str, Any]) -> Any:
+        units, stored = await self._units_of(given)
+        return codec.to_json(await units.observe(stored.record, stored.plan))
+
+    async def _do_unit_admit(self, given: dict[str, Any]) -> Any:
+        units, stored = await self._units_of(given)
+        await units.admit(stored.record, stored.plan)
+
+    async def _do_unit_start(self, given: dict[str, Any]) -> Any:
+        units, stored = await self._units_of(given)
+        await units.start(stored.record, stored.plan, codec.from_json(UnitKey, given["key"]))
+        await self._keep(given, stored.record.name)
+        self._changed(stored.record.name)
+
+    async def _do_unit_stop(self, given: dict[str, Any]) -> Any:
+        units, stored = await self._units_of(given)
+        key = codec.from_json(UnitKey, given["key"])
+        await units.stop(stored.record, stored.plan, key, force=given["force"] is True)
+        await self._keep(given, stored.record.name)
+
+    async def _do_unit_release(self, given: dict[str, Any]) -> Any:
+        units, stored = await self._units_of(given)
+        return await units.release(stored.record, stored.plan)
+
+    async def _do_unit_blueprint(self, given: dict[str, Any]) -> Any:
+        units, stored = await self._units_of(given)
+        job, plan, placement = await in_thread(units.child, stored.record, stored.plan, given["role"])
+        return {
+            "document": job.to_document(),
+            "plan": codec.to_json(plan),
+            "placement": codec.dumps(placement),
+            "environment": dict(units.environment(stored.record, stored.plan)),
+        }
+
+    async def _do_unit_logs(self, given: dict[str, Any]) -> Any:
+        reader, over = await self._unit_reader(given)
+        lines = await in_thread(reader.read, final=over)
+        return {"lines": codec.to_json(tuple(lines)), "over": over}
+
+    async def _do_unit_tail(self, given: dict[str, Any]) -> Any:
+        reader, over = await self._unit_reader(given)
+        return codec.to_json(await in_thread(reader.tail, int(given["lines"]), final=over))
+
+    async def _unit_reader(self, given: dict[str, Any]) -> tuple[UnitLogReader, bool]:
+        stored = await self._jobs.load(given["name"])
+        if stored is None:
+            raise JobNotFoundError(f"job {given['name']!r} not found")
+        folder, plan = self._store.job(given["name"]), role_plan(stored.plan, given["role"]).read()
+        rank, cursor = given.get("rank"), given.get("cursor", "")
+        reader = UnitLogReader(folder, plan, given["role"], rank=rank, cursor=cursor, own_folder=not plan.log_dir)
+        return reader, stored.record.released
+
+
+def _key(given: dict[str, Any], name: str) -> str:
+    within = given.get("parent", "")
+    return f"{within}/{name}" if within else name
+
+
+def _endpoint(folder: JobFolder) -> str:
+    with contextlib.suppress(OSError):
+        return folder.endpoint.read_text()
+    return ""
 
 
 def _blueprint(given: dict[str, Any]) -> Blueprint:

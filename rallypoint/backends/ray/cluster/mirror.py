@@ -17,14 +17,20 @@ from rallypoint.backends.local import durable
 from rallypoint.backends.local.layout import JobFolder, is_job_name
 from rallypoint.backends.local.store import Store
 from rallypoint.wire.private import private_folder
+from rallypoint.wire.unit_files import EXIT, KILL, START, STOP, UNITS
 
 __all__ = ["Mirror", "is_url"]
 
 #: Says at the URL that it holds all jobs of a ledger, which may be none.
 _MARKER = "ledger.json"
 
-#: Files of a job that another ledger needs, below its folder; the record comes last.
-_FILES = ("*", "tls/*", "nodes/*/attempt-*/placed.json", "nodes/*/attempt-*/seen.json", "nodes/*/attempt-*/ending")
+#: Files of a job that another ledger needs, below its folder; the record comes last. The jobs of elastic roles have the same.
+_PLACED = tuple(
+    f"{node}/{name}" for node in ("nodes/*/attempt-*", "hosts/*/host-*") for name in ("placed.json", "seen.json", "ending")
+)
+_UNITS = tuple(f"hosts/*/host-*/{UNITS}/*/*/{name}" for name in (START, STOP, KILL, EXIT))
+_OWN = ("*", "tls/*", *_PLACED, *_UNITS)
+_FILES = (*_OWN, *(f"jobs/*/{pattern}" for pattern in _OWN))
 _RECORD = "record.json"
 
 #: Files that mean something to processes of one machine alone.
@@ -84,7 +90,7 @@ class Mirror:
         return f"{self._root}/jobs/{folder.path.name}{f'/{name}' if name else ''}"
 
     def _send(self, folder: JobFolder) -> None:
-        for path in sorted(_files(folder), key=lambda path: path.name == _RECORD):
+        for path in sorted(_files(folder), key=lambda path: (path.name == _RECORD) + (path == folder.record)):
             try:
                 found, content = path.stat(), path.read_bytes()
             except FileNotFoundError:

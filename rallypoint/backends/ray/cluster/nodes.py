@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,9 @@ from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.tls import PEER_FILES
+from rallypoint.wire.unit_files import EXIT, KILL, START, STOP, UNITS
 
-__all__ = ["Nodes", "Placed"]
+__all__ = ["Nodes", "Placed", "placement_of"]
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +48,10 @@ _REPORT, _PAUSE = 5.0, 0.5
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Where a node was placed: its actor, the placement group and the bundle; `own` is a group of this node alone."""
+    """Where a node was placed: its actor, the placement group and the bundle; `own` is a group of this node alone.
+
+    `host` is the name of the group of instances that it runs; "" is a node of an elastic role.
+    """
 
     attempt: int
     actor: str
@@ -54,6 +59,7 @@ class Placed:
     bundle: int
     own: bool
     unseen: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,10 +70,11 @@ class Waiting:
 
 
 class Nodes:
-    """All nodes of the ledger's jobs. `changed` is called with a job's name after each change of a node."""
+    """All nodes of the ledger's jobs, hosts of instances among them. `changed` is called with a job's folder after a change."""
 
-    def __init__(self, changed: Any) -> None:
+    def __init__(self, changed: Callable[[Path], None]) -> None:
         self._changed = changed
+        self._bells: dict[Path, asyncio.Event] = {}
         self._live: dict[Path, NodeSeen] = {}
         self._final: dict[Path, NodeSeen] = {}
         self._tending: dict[Path, asyncio.Task[None]] = {}
@@ -77,14 +84,16 @@ class Nodes:
 
     def seen(self, folder: JobFolder) -> tuple[NodeSeen, ...]:
         """Return every node of a job that was placed."""
-        found = []
-        for _, node in folder.nodes():
-            seen = self._final.get(node.path) or self._live.get(node.path) or self._read(node)
-            if seen is not None:
-                deleting = seen.present and (node.path / _ENDING).exists()
-                state = NodeState.ENDING if deleting and not seen.ended else seen.state
-                found.append(dataclasses.replace(seen, deleting=deleting, state=state))
-        return tuple(found)
+        return tuple(seen for _, node in folder.nodes() if (seen := self.look(node)) is not None)
+
+    def look(self, node: NodeFolder) -> NodeSeen | None:
+        """Return what is true of a node or host; None for one that was never placed."""
+        seen = self._final.get(node.path) or self._live.get(node.path) or self._read(node)
+        if seen is None:
+            return None
+        deleting = seen.present and (node.path / _ENDING).exists()
+        state = NodeState.ENDING if deleting and not seen.ended else seen.state
+        return dataclasses.replace(seen, deleting=deleting, state=state)
 
     def _read(self, node: NodeFolder) -> NodeSeen | None:
         final = read_optional(NodeSeen, node.path / _SEEN)
@@ -95,8 +104,9 @@ class Nodes:
         return None if placed is None else _fresh(node, placed)
 
     def present(self, folder: JobFolder) -> bool:
-        """Return whether a node of the job may hold resources."""
-        return any(seen.present for seen in self.seen(folder))
+        """Return whether a node or host of the job, or of the jobs of its elastic roles, may hold resources."""
+        every = [node for each in (folder, *folder.children()) for _, node in (*each.nodes(), *each.hosts())]
+        return any(seen.present for node in every if (seen := self.look(node)) is not None)
 
     # --- creation and removal -------------------------------------------------------------------------------------------
 
@@ -104,53 +114,72 @@ class Nodes:
         """Place a node unless it was placed before. Blocks; raises `ActionError`, with `waits` while resources are missing."""
         node = folder.node(action.node, action.attempt, action.incarnation)
         if read_optional(Placed, node.path / _PLACED) is None:
-            placement = _placement(folder)
-            placed = self._place(record, folder, placement, action)
-            for path in (node.path.parents[1], node.path.parent, node.path):
-                path.mkdir(mode=0o700, exist_ok=True)
-            durable.write_text(str(node.path / _PLACED), codec.dumps(placed))
+            _note(node, self._place(record, folder, placement_of(folder), action))
         self.follow(record.uid, folder, node)
+
+    def create_host(self, record: JobRecord, folder: JobFolder, host: NodeFolder, *, place: str, group: int) -> None:
+        """Place a host of instances unless it was placed before; as `create`."""
+        if read_optional(Placed, host.path / _PLACED) is None:
+            placement = placement_of(folder)
+            spot = placement.hosts[place]
+            name = actor_name(record.uid, place, attempt=0, node=group, incarnation=host.incarnation)
+            base = self.reserve(record.uid, folder, placement, new=host.incarnation == 1)
+            bundle = spot.first + group
+            if not base.ready:
+                raise _waits(base, placement)
+            groups.start_actor(name, base, bundle=bundle, ask=spot.ask, runtime_env=placement.runtime_env)
+            its = f"{place}-{group}"
+            _note(host, Placed(attempt=record.attempt, actor=name, group=base.name, bundle=bundle, own=False, host=its))
+        self.follow(record.uid, folder, host)
+
+    def reserve(self, uid: str, folder: JobFolder, placement: Placement, *, new: bool) -> groups.Group:
+        """Return the base group of the job with this uid and folder; raises `ActionError` where it is `new` and not ready.
+
+        The error is fatal once the group has waited for longer than the job allows.
+        """
+        patience = 0.1 if (folder.path / _WAITING).exists() else _PATIENCE
+        group = groups.ensure_group(group_name(uid), placement.group, patience=patience)
+        if new and not group.ready:
+            raise self._too_late(folder, placement, group) or _waits(group, placement)
+        _keep_waiting(folder, None)
+        return group
 
     def _place(self, record: JobRecord, folder: JobFolder, placement: Placement, action: CreateNode) -> Placed:
         name = actor_name(record.uid, placement.role, attempt=action.attempt, node=action.node, incarnation=action.incarnation)
-        base = group_name(record.uid)
-        patience = 0.1 if (folder.path / _WAITING).exists() else _PATIENCE
-        group = groups.ensure_group(base, placement, bundles=placement.nodes, patience=patience)
-        if not group.ready and action.incarnation == 1:
-            raise self._waits(folder, placement, group, action)
-        _keep_waiting(folder, None)
-        in_base = action.node < placement.nodes and group.nodes.get(action.node) not in placement.exclude
+        owner = JobFolder(path=folder.path.parents[1]) if placement.base else folder
+        group = self.reserve(placement.base or record.uid, owner, placement, new=action.incarnation == 1)
+        bundle = placement.first + action.node
+        in_base = action.node < placement.nodes and group.nodes.get(bundle) not in placement.exclude
         if in_base and not group.ready:
-            raise self._waits(folder, placement, group, action)
+            raise _waits(group, placement)
         if not in_base:
-            base = group_name(record.uid, node=action.node, attempt=action.attempt, incarnation=action.incarnation)
-            group = groups.ensure_group(base, placement, bundles=1, patience=_PATIENCE)
+            own = group_name(record.uid, node=action.node, attempt=action.attempt, incarnation=action.incarnation)
+            group, bundle = groups.ensure_group(own, (placement.single,), patience=_PATIENCE), 0
             if not group.ready:
-                reason = groups.missing_resource(placement, 1)
+                reason = groups.missing_resource((placement.single,))
                 raise ActionError(f"node {action.node} waits for its placement group: {reason}", waits=True)
-        bundle = action.node if in_base else 0
-        groups.start_actor(name, group, bundle=bundle, placement=placement)
-        return Placed(attempt=action.attempt, actor=name, group=base, bundle=bundle, own=not in_base, unseen=action.unseen)
+        groups.start_actor(name, group, bundle=bundle, ask=placement.bundle, runtime_env=placement.runtime_env)
+        return Placed(
+            attempt=action.attempt, actor=name, group=group.name, bundle=bundle, own=not in_base, unseen=action.unseen
+        )
 
-    def _waits(self, folder: JobFolder, placement: Placement, group: groups.Group, action: CreateNode) -> ActionError:
-        """Return the error of a base group that is not ready; fatal once it has waited for longer than the job allows."""
+    @staticmethod
+    def _too_late(folder: JobFolder, placement: Placement, group: groups.Group) -> ActionError | None:
+        """Note since when a base group waits; return the error once that is longer than the job allows."""
         now = time.time()
         waiting = read_optional(Waiting, folder.path / _WAITING)
         if waiting is None or waiting.since > now:
             waiting = Waiting(since=now)
             _keep_waiting(folder, waiting)
-        reason = groups.missing_resource(placement, placement.nodes)
-        what = f"placement group {group.name} of {placement.nodes} nodes ({group.state.lower()})"
-        if action.incarnation == 1 and now - waiting.since >= placement.create_timeout:
-            return ActionError(
-                f"{what} was not ready within {placement.create_timeout:g} s (master.create_timeout): {reason}", fatal=True
-            )
-        return ActionError(f"{what} waits for resources: {reason}", waits=True)
+        if now - waiting.since < placement.create_timeout:
+            return None
+        limit = f"was not ready within {placement.create_timeout:g} s (master.create_timeout)"
+        return ActionError(f"{_named(group, placement)} {limit}: {groups.missing_resource(placement.group)}", fatal=True)
 
     def remove(self, folder: JobFolder, node: NodeFolder, *, force: bool) -> None:
         """Request the end of a node, or end it at once. Blocks."""
         placed = read_optional(Placed, node.path / _PLACED)
-        if placed is None or (node.path / _SEEN).exists():
+        if placed is None or (node.path / _SEEN).exists() or (not force and _just_asked(node)):
             return
         durable.write_text(str(node.path / _ENDING), "")
         actor = groups.find_actor(placed.actor)
@@ -179,12 +208,13 @@ class Nodes:
         if placed is None:
             return
         try:
-            final = await self._report(uid, folder, node, placed)
+            async with self._ordering(folder, node, placed):
+                final = await self._report(uid, folder, node, placed)
         except Exception:
             log.exception("job=%s node=%d: following failed", folder.path.name, node.number)
             final = _lost(node, placed, self._live.get(node.path), "the ledger could not follow the node")
         await asyncio.to_thread(self._close, folder, node, placed, final)
-        self._changed(folder.path.name)
+        self._changed(folder.path)
 
     async def _report(self, uid: str, folder: JobFolder, node: NodeFolder, placed: Placed) -> NodeSeen:
         """Follow the actor until its agent has ended; return how it ended."""
@@ -214,7 +244,7 @@ class Nodes:
                 if text and text != told:
                     await actor.endpoint.remote(text)
                     told = text
-                waits = _REPORT if node.path in self._live and told else 0.2
+                waits = _REPORT if node.path in self._live and (told or placed.host) else 0.2
                 news = await actor.news.remote(offsets, waits)
             except ActorUnavailableError:
                 await asyncio.sleep(_PAUSE)
@@ -222,6 +252,8 @@ class Nodes:
             for name, offset, data in news["chunks"]:
                 await asyncio.to_thread(_append, node.path, name, offset, data)
                 offsets[name] = offset + len(data)
+            if any(name.endswith(EXIT) for name, _, _ in news["chunks"]):
+                self._changed(folder.path)
             seen = news["seen"]
             if seen is None:
                 continue
@@ -231,7 +263,44 @@ class Nodes:
                 return final
             if not seen.ended and self._live.get(node.path) != seen:
                 self._live[node.path] = seen
-                self._changed(folder.path.name)
+                self._changed(folder.path)
+
+    # --- instances ------------------------------------------------------------------------------------------------------
+
+    def call(self, host: NodeFolder) -> None:
+        """Have what is to run of a host reach its actor at once; from any thread."""
+        self._loop.call_soon_threadsafe(lambda: bell.set() if (bell := self._bells.get(host.path)) else None)
+
+    @contextlib.asynccontextmanager
+    async def _ordering(self, folder: JobFolder, node: NodeFolder, placed: Placed) -> AsyncIterator[None]:
+        """Send a host what is to run and to end while the context lasts; a node has nothing of that."""
+        if not placed.host:
+            yield
+            return
+        self._bells[node.path] = asyncio.Event()
+        sending = asyncio.create_task(self._send(folder, node, placed))
+        try:
+            yield
+        finally:
+            sending.cancel()
+            await asyncio.wait([sending])
+            self._bells.pop(node.path, None)
+
+    async def _send(self, folder: JobFolder, host: NodeFolder, placed: Placed) -> None:
+        sent: set[str] = set()
+        bell = self._bells[host.path]
+        while True:
+            bell.clear()
+            orders = await asyncio.to_thread(_orders, host.path, sent)
+            actor = await asyncio.to_thread(groups.find_actor, placed.actor) if orders else None
+            if actor is not None:
+                # After the orders: the host starts only what this record wants, and a newer supervisor has seen the orders.
+                record = await asyncio.to_thread(_text, folder.record)
+                with contextlib.suppress(RayError):
+                    if await actor.order.remote(record, orders):
+                        sent |= orders.keys()
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(bell.wait(), _PAUSE if orders.keys() - sent else _REPORT)
 
     async def announce(self, folder: JobFolder, text: str) -> None:
         """Send the coordinator's address to every agent of a job."""
@@ -257,11 +326,42 @@ class Nodes:
         self._live.pop(node.path, None)
 
 
-def _placement(folder: JobFolder) -> Placement:
+def placement_of(folder: JobFolder) -> Placement:
+    """Return the placement of a job; raises `ActionError`."""
     found = read_optional(Placement, folder.path / FILE)
     if found is None:
         raise ActionError(f"{folder.path / FILE}: the file is missing", fatal=True)
     return found
+
+
+def _note(node: NodeFolder, placed: Placed) -> None:
+    for path in (node.path.parents[1], node.path.parent, node.path):
+        path.mkdir(mode=0o700, exist_ok=True)
+    durable.write_text(str(node.path / _PLACED), codec.dumps(placed))
+
+
+def _named(group: groups.Group, placement: Placement) -> str:
+    return f"placement group {group.name} of {len(placement.group)} nodes"
+
+
+def _waits(group: groups.Group, placement: Placement) -> ActionError:
+    reason = groups.missing_resource(placement.group)
+    return ActionError(f"{_named(group, placement)} ({group.state.lower()}) waits for resources: {reason}", waits=True)
+
+
+def _just_asked(node: NodeFolder) -> bool:
+    """Return whether the end of a node was requested within the last second."""
+    try:
+        return time.time() - (node.path / _ENDING).stat().st_mtime < 1.0
+    except FileNotFoundError:
+        return False
+
+
+def _orders(host: Path, sent: Iterable[str]) -> dict[str, str]:
+    """Return the files of a host that say what is to run and to end, by their names, but those that were sent."""
+    known = set(sent)
+    found = {str(path.relative_to(host)): path for name in (START, STOP, KILL) for path in host.glob(f"{UNITS}/*/*/{name}")}
+    return {name: path.read_text() for name, path in found.items() if name not in known and not (path.parent / EXIT).exists()}
 
 
 def _keep_waiting(folder: JobFolder, waiting: Waiting | None) -> None:
@@ -290,7 +390,11 @@ def _spec(uid: str, folder: JobFolder, node: NodeFolder, placed: Placed, where: 
     """Return what the actor needs to start the agent. Reads the job's files, of which some are secret."""
     tls = [f"tls/{name}" for name in PEER_FILES if (folder.tls / name).exists()]
     names = [folder.plan.name, folder.secret.name, folder.function.name, folder.endpoint.name, *tls]
-    files = {name: (folder.path / name).read_text() for name in names if (folder.path / name).exists()}
+    whole = JobFolder(path=folder.path.parents[1])  # of an elastic role
+    roles = folder if placed.host else whole
+    paths = {name: folder.path / name for name in (*names, *((folder.record.name,) if placed.host else ()))}
+    paths |= {path.name: path for path in (roles.roles_secret, roles.config)}
+    files = {name: path.read_text() for name, path in paths.items() if path.exists()}
     return NodeSpec(
         name=folder.path.name,
         uid=uid,
@@ -301,25 +405,34 @@ def _spec(uid: str, folder: JobFolder, node: NodeFolder, placed: Placed, where: 
         host=where["address"],
         machine=where["node_id"],
         tls=bool(tls),
+        group=placed.host,
         files=files,
     )
 
 
 def _endpoint(folder: JobFolder) -> str:
+    return _text(folder.endpoint)
+
+
+def _text(path: Path) -> str:
     try:
-        return folder.endpoint.read_text()
+        return path.read_text()
     except OSError:
         return ""
 
 
 def _sizes(folder: Path) -> dict[str, int]:
-    files = [folder / "agent.log", *folder.glob("logs/round-*/rank-*")]
+    files = [folder / "agent.log", *folder.glob("logs/round-*/rank-*"), *folder.glob(f"{UNITS}/*/*/rank-*")]
+    files += folder.glob(f"{UNITS}/*/*/{EXIT}")
     return {str(path.relative_to(folder)): path.stat().st_size for path in files if path.exists()}
 
 
 def _append(folder: Path, name: str, offset: int, data: bytes) -> None:
     path = folder / name
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.name == EXIT:  # it is read as soon as it is there
+        durable.write_text(str(path), data.decode())
+        return
     with path.open("r+b" if path.exists() else "w+b") as file:
         file.seek(offset)
         file.write(data)

@@ -1,0 +1,89 @@
+"""The units of a job with roles on a Ray cluster: every method is a call of the ledger."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rallypoint.backends.contract import Backend, Blueprint, LogLine, Tail, UnitBackend
+from rallypoint.backends.ray.placement import FILE
+from rallypoint.job import load_job
+from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.role_records import UnitKey, UnitSeen
+from rallypoint.wire import codec
+from rallypoint.wire.plan import Plan
+from rallypoint.wire.role_plans import RolePlan
+
+if TYPE_CHECKING:
+    from rallypoint.backends.ray.backend import RayBackend
+
+__all__ = ["RayUnits"]
+
+#: How often a log is looked at that is followed, and seconds for a call that changes actors or placement groups.
+_FOLLOW, _ACT = 0.3, 60.0
+
+
+class RayUnits(UnitBackend):
+    """Those of one job. `backend` has the job, and `jobs` those of its elastic roles."""
+
+    def __init__(self, backend: RayBackend, jobs: Backend) -> None:
+        self.jobs, self._backend = jobs, backend
+        self._environment: Mapping[str, str] = {}
+
+    async def _call(self, method: str, record: JobRecord, **given: Any) -> Any:
+        name = record.name
+        me = self._backend.me(name)
+        return await self._backend.call(f"unit_{method}", job=name, timeout=_ACT, name=name, uid=record.uid, me=me, **given)
+
+    async def observe(self, record: JobRecord, plan: Plan) -> tuple[UnitSeen, ...]:
+        """Return what the ledger knows of the hosts; see `UnitBackend.observe`."""
+        return codec.from_json(tuple[UnitSeen, ...], await self._call("observe", record))
+
+    async def admit(self, record: JobRecord, plan: Plan) -> None:
+        """Reserve the base group; see `UnitBackend.admit`."""
+        await self._call("admit", record)
+
+    async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
+        """Have a host for the instance and start it there; see `UnitBackend.start`."""
+        await self._call("start", record, key=codec.to_json(key))
+
+    async def stop(self, record: JobRecord, plan: Plan, key: UnitKey, *, force: bool) -> None:
+        """Pass the wish for an end on; see `UnitBackend.stop`."""
+        await self._call("stop", record, key=codec.to_json(key), force=force)
+
+    async def release(self, record: JobRecord, plan: Plan) -> bool:
+        """End all hosts; see `UnitBackend.release`."""
+        return bool(await self._call("release", record))
+
+    async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
+        """Return the job of an elastic role, with its bundles in the base group; see `UnitBackend.blueprint`."""
+        data = await self._call("blueprint", record, role=role.name)
+        self._environment = {str(name): str(value) for name, value in data["environment"].items()}
+        job = await asyncio.to_thread(load_job, data["document"], based=False)
+        own = codec.from_json(Plan, data["plan"])
+        return Blueprint(job=job, plan=own, objects=(), attached={FILE: data["placement"]})
+
+    def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
+        """Return what the last blueprint said."""
+        return self._environment
+
+    async def logs(
+        self, record: JobRecord, role: RolePlan, *, rank: int | None = None, cursor: str = "", follow: bool = False
+    ) -> AsyncIterator[LogLine]:
+        """Read the copies of the output that the ledger has; see `UnitBackend.logs`."""
+        while True:
+            data = await self._call("logs", record, role=role.name, rank=rank, cursor=cursor)
+            for item in data["lines"]:
+                line = codec.from_json(LogLine, item)
+                cursor = line.cursor
+                yield line
+            if data["lines"]:
+                continue
+            if data["over"] or not follow:
+                return
+            await asyncio.sleep(_FOLLOW)
+
+    async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
+        """Read the ends of these copies; see `UnitBackend.tail`."""
+        return codec.from_json(Tail, await self._call("tail", record, role=role.name, lines=lines, rank=rank))

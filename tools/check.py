@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Tests that start real processes.
-LIVE = ("tests/cluster", "tests/live")
+LIVE = ("tests/cluster", "tests/live", "tests/ray")
 
 #: Live tests that import Airflow: a part of their own, as each process of the others would import it to read them.
 AIRFLOW = tuple(f"tests/live/test_{name}.py" for name in ("freshness", "masked_secrets", "payloads", "trigger_blocks"))

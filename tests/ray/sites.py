@@ -29,15 +29,15 @@ class Found:
 
 
 class RaySite(Site):
-    """One namespace of a cluster of this machine."""
+    """One namespace of a cluster of this machine; its ledger has the folder `storage`, or another folder or URL."""
 
-    def __init__(self, folder: Path, cluster: RayCluster, namespace: str) -> None:
+    def __init__(self, folder: Path, cluster: RayCluster, namespace: str, *, storage: str = "") -> None:
         super().__init__(folder)
         self.cluster, self.namespace = cluster, namespace
         self.storage = folder / "ledger"
-        self.where = Where(kind=RAY, address=cluster.url, namespace=namespace, storage=str(self.storage))
+        self.where = Where(kind=RAY, address=cluster.url, namespace=namespace, storage=storage or str(self.storage))
         self.gate = folder / "gate"
-        self.gate.mkdir()
+        self.gate.mkdir(exist_ok=True)
         self._uids: dict[str, str] = {}
 
     def env(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ class RaySite(Site):
         return {"resources": {"cpu": "1"}}
 
     def open(self) -> Backend:
-        return RayBackend(Access(address=self.cluster.url, namespace=self.namespace, storage=str(self.storage)))
+        return RayBackend(Access(address=self.cluster.url, namespace=self.namespace, storage=self.where.storage))
 
     async def uid(self, job: str) -> str:
         """Return the uid of a job, also after its deletion."""

@@ -1,4 +1,4 @@
-"""What a job promises wherever it runs holds on a real Ray cluster."""
+"""What a job promises wherever it runs holds on a real Ray cluster; `test_sample.py` has more of it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import pytest
 from tests.cluster.test_behaviours import (  # noqa: F401  collected here once more, with the site of this package
     test_a_failing_script_spends_its_budgets,
     test_a_job_ends_well,
-    test_a_killed_worker_is_started_again_in_place,
     test_a_lost_coordinator_stops_nobody,
     test_a_lost_node_is_replaced,
     test_another_supervisor_takes_over,

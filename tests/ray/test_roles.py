@@ -1,11 +1,10 @@
-"""What a job with several roles promises wherever it runs holds on a real Ray cluster."""
+"""What a job with several roles promises wherever it runs holds on a real Ray cluster; `test_sample.py` has more of it."""
 
 from __future__ import annotations
 
 import pytest
 
 from tests.cluster.test_roles import (  # noqa: F401  collected here once more, with the site of this package
-    test_a_driver_ends_while_servers_loop,
     test_a_killed_instance_is_started_again_alone,
     test_a_killed_rank_of_an_elastic_role_disturbs_no_other_role,
     test_a_lost_node_takes_its_whole_group,

@@ -64,7 +64,13 @@ def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | Non
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     try:
         port = _free_port()
-        head = {"num_cpus": 0, "include_dashboard": True, "dashboard_port": port, "object_store_memory": 80_000_000}
+        head = {
+            "num_cpus": 0,
+            "include_dashboard": True,
+            "dashboard_port": port,
+            "dashboard_agent_listen_port": 0,  # by default one port, which the cluster of another test may have
+            "object_store_memory": 80_000_000,
+        }
         cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
             made = RayCluster(inner=cluster, url=f"http://127.0.0.1:{port}", folder=folder)

@@ -29,7 +29,7 @@ _TIMEOUT, _CONNECT = 30.0, 10.0
 _BOOTSTRAP, _LOOK = 120.0, 0.2
 
 #: What a head answers before an agent of a node has joined; how long that may last, and the pause between tries, in seconds.
-_NO_AGENT, _AGENT, _PAUSE = "No available agent to submit job", _BOOTSTRAP, 1.0
+_NO_AGENT, _AGENT, _PAUSE = "No available agent to submit job", 30.0, 1.0
 
 #: Ray's words for a job that has ended, and for one that ended well.
 _ENDED, _SUCCEEDED = ("SUCCEEDED", "FAILED", "STOPPED"), "SUCCEEDED"

@@ -144,6 +144,12 @@ def test_its_pods_are_counted(kind):
         pytest.param({"tls": {"secret": "mine"}}, "tls: {secret: mine} is not allowed with backend ray", id="own certificates"),
         pytest.param({"env": {"BIG": "x" * 120_000}}, "at most 100000 are allowed", id="a large document"),
         pytest.param({"volumes": [{"name": "a"}, {"name": "a"}]}, "volumes", id="a pod field"),
+        pytest.param(
+            {"master": {"isolation": "HEAD"}}, "master.isolation: 'HEAD' is not allowed with kind ray", id="isolation"
+        ),
+        pytest.param(
+            {"nodes": 2, "instance_resources": {"gpus": "0.5"}}, "of the kubernetes backend runs one elastic role", id="shares"
+        ),
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)

@@ -240,7 +240,7 @@ class RayBackend(Backend):
 
     def units(self, name: str) -> UnitBackend:
         """Return the units of a job with roles."""
-        return RayUnits(self, RayBackend(self.access, within=name, parent=self))
+        return RayUnits(self.call, self.me, RayBackend(self.access, within=name, parent=self))
 
     async def close(self) -> None:
         """Close the connections. The jobs go on."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from typing import Any
 
 from rallypoint.backends.contract import Backend, Blueprint, LogLine, Tail, UnitBackend
 from rallypoint.backends.ray.placement import FILE
@@ -15,9 +15,6 @@ from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan
 
-if TYPE_CHECKING:
-    from rallypoint.backends.ray.backend import RayBackend
-
 __all__ = ["RayUnits"]
 
 #: How often a log is looked at that is followed, and seconds for a call that changes actors or placement groups.
@@ -25,16 +22,23 @@ _FOLLOW, _ACT = 0.3, 60.0
 
 
 class RayUnits(UnitBackend):
-    """Those of one job. `backend` has the job, and `jobs` those of its elastic roles."""
+    """Those of one job.
 
-    def __init__(self, backend: RayBackend, jobs: Backend) -> None:
-        self.jobs, self._backend = jobs, backend
+    Args:
+        call: calls a method of the ledger (`RayBackend.call`).
+        me: returns the id of this process where it holds a job, else "".
+        jobs: has the jobs of the elastic roles.
+    """
+
+    def __init__(self, call: Callable[..., Awaitable[Any]], me: Callable[[str], str], jobs: Backend) -> None:
+        self.jobs, self._ledger, self._me = jobs, call, me
         self._environment: Mapping[str, str] = {}
 
     async def _call(self, method: str, record: JobRecord, **given: Any) -> Any:
         name = record.name
-        me = self._backend.me(name)
-        return await self._backend.call(f"unit_{method}", job=name, timeout=_ACT, name=name, uid=record.uid, me=me, **given)
+        return await self._ledger(
+            f"unit_{method}", job=name, timeout=_ACT, name=name, uid=record.uid, me=self._me(name), **given
+        )
 
     async def observe(self, record: JobRecord, plan: Plan) -> tuple[UnitSeen, ...]:
         """Return what the ledger knows of the hosts; see `UnitBackend.observe`."""

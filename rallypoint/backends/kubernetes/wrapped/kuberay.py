@@ -24,6 +24,7 @@ from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
 from rallypoint.backends.kubernetes.wrapped.template import pod_template
 from rallypoint.backends.ray.placement import FILE, PODS, Placement
 from rallypoint.backends.ray.placement import draw as draw_ray
+from rallypoint.backends.roles import only_plan
 from rallypoint.job import ElasticJob, Role, compile_plan
 from rallypoint.wire import codec, env
 from rallypoint.wire.plan import Kind, Plan
@@ -56,6 +57,12 @@ def rays_of(job: ElasticJob, kind: Kind) -> dict[str, Any]:
             f"network_policy: {job.network_policy!r} is not allowed with kind {kind.value}; expected off, because KubeRay's "
             "operator connects to the head"
         )
+    if job.master.isolation:
+        raise SubmitError(
+            f"master.isolation: {job.master.isolation!r} is not allowed with kind {kind.value}; expected no value, because "
+            "the Ray cluster runs nothing but this job"
+        )
+    only_plan(job, backend=f"kind {kind.value} of the kubernetes")
     inner = draw_ray(_inner(job), namespace="rallypoint", runtime_env={})
     placement = codec.loads(Placement, inner.attached[FILE])
     # Kubernetes would expand `$(NAME)` in the value of a variable.

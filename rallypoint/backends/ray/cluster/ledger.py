@@ -111,7 +111,7 @@ class Ledger:
         """Open the directories that running instances know."""
         for name in await in_thread(self._store.names):
             stored, folder = await self._jobs.load(name), self._store.job(name)
-            if stored is not None and await in_thread(is_open, folder):
+            if stored is not None and not stored.record.released and await in_thread(is_open, folder):
                 await self._directories.url(stored.record.uid, folder)
 
     def _key_of(self, folder: Path) -> str:
@@ -315,13 +315,12 @@ class Ledger:
             raise JobNotFoundError(f"job {given['name']!r} not found")
         if given.get("me"):
             self._holds.check(given["name"], given["me"])
-        if given["uid"] not in self._units:
-            folder = self._store.job(given["name"])
-            await in_thread(prepare_roles, folder, stored.plan)
-            url = await self._directories.url(given["uid"], folder)
-            jobs = self._jobs.children(given["name"])
-            self._units[given["uid"]] = ClusterUnits(jobs, self._store, folder, self._nodes, url=url)
-        return self._units[given["uid"]], stored
+        uid, folder = given["uid"], self._store.job(given["name"])
+        await in_thread(prepare_roles, folder, stored.plan)
+        url = "" if stored.record.released else await self._directories.url(uid, folder)
+        if uid not in self._units or (url and self._units[uid].url != url):
+            self._units[uid] = ClusterUnits(self._jobs.children(given["name"]), self._store, folder, self._nodes, url=url)
+        return self._units[uid], stored
 
     async def _do_unit_observe(self, given: dict[str, Any]) -> Any:
         units, stored = await self._units_of(given)
@@ -345,7 +344,10 @@ class Ledger:
 
     async def _do_unit_release(self, given: dict[str, Any]) -> Any:
         units, stored = await self._units_of(given)
-        return await units.release(stored.record, stored.plan)
+        released = await units.release(stored.record, stored.plan)
+        if released and (stored.record.finished or stored.record.deletion):
+            await self._directories.close(stored.record.uid)
+        return released
 
     async def _do_unit_blueprint(self, given: dict[str, Any]) -> Any:
         units, stored = await self._units_of(given)
@@ -372,7 +374,7 @@ class Ledger:
             raise JobNotFoundError(f"job {given['name']!r} not found")
         folder, plan = self._store.job(given["name"]), role_plan(stored.plan, given["role"]).read()
         rank, cursor = given.get("rank"), given.get("cursor", "")
-        reader = UnitLogReader(folder, plan, given["role"], rank=rank, cursor=cursor, own_folder=not plan.log_dir)
+        reader = UnitLogReader(folder, plan, given["role"], rank=rank, cursor=cursor, own_folder=not plan.logs.log_dir)
         return reader, stored.record.released
 
 

@@ -43,7 +43,7 @@ class ClusterUnits(LocalUnits):
 
     def __init__(self, jobs: Backend, store: Store, folder: JobFolder, nodes: Nodes, *, url: str) -> None:
         super().__init__(jobs, folder, (sys.executable, "-m", "rallypoint.agent"), _unplaced)
-        self._store, self._nodes, self._url = store, nodes, url
+        self._store, self._nodes, self.url = store, nodes, url
         #: A start and the release of everything never overlap: what is released stays so.
         self._changing = asyncio.Lock()
 
@@ -106,7 +106,7 @@ class ClusterUnits(LocalUnits):
 
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
         """Return what is the same on all machines; the actor of a node knows the rest."""
-        return {env.ROLES_URL: self._url}
+        return {env.ROLES_URL: self.url}
 
     # --- what differs from this machine ---------------------------------------------------------------------------------
 

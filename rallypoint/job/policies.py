@@ -178,9 +178,7 @@ _MINUTES = Rule(
 
 
 class FaultTolerance(Model):
-    """How the supervisor reacts to failures of the whole job. Grace periods and pauses have AppWrapper's names, and range from
-    0s to 24h.
-    """
+    """How the supervisor reacts to failures of the whole job. Grace periods and pauses range from 0s to 24h."""
 
     retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Budgets.retry_limit
     """How often the whole job is restarted; a job has at most `retry_limit + 1` attempts."""

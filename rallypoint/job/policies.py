@@ -232,7 +232,7 @@ class BudgetRefill(Model):
     window: Annotated[float, _PERIOD] = 0.0
     """Only faults within this time count; 0s: all faults count."""
     healthy_for: Annotated[float, _PERIOD] = 0.0
-    """Faults before this time of healthy progress do not count; 0s: off."""
+    """After this time of healthy progress, earlier faults no longer count; 0s: off."""
     on_checkpoint: Annotated[bool, FLAG] = False
     """True: faults before the newest checkpoint do not count."""
 

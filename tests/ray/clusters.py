@@ -23,7 +23,6 @@ _QUIET = {
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_failure_threshold": "3",
-    "RAY_raylet_start_wait_time_s": "300",
 }
 
 

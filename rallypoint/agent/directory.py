@@ -54,7 +54,7 @@ class RoleDirectory:
         if known is not None and known.life > entry.life:
             return False
         if known is None and len(self._entries) >= self._most:
-            raise TooManyError(f"the directory has {self._most} entries already")
+            raise TooManyError(f"the directory of roles is full; expected at most {self._most} instances")
         self._entries[entry.name] = entry
         return True
 
@@ -98,7 +98,7 @@ class DirectoryServer:
         except TooManyError as error:
             raise web.HTTPInsufficientStorage(text=str(error)) from error
         if not accepted:
-            raise web.HTTPConflict(text=f"a newer life of {entry.name} is known")
+            raise web.HTTPConflict(text=f"a newer process of {entry.name} is known")
         return web.Response()
 
     async def _find(self, request: web.Request) -> web.Response:

@@ -217,7 +217,7 @@ def _add_rendezvous(flags: _Flags) -> None:
         text="rendezvous backend; c10d is the same as rallypoint",
     )
     flags.value(
-        "--rdzv-endpoint", default="", metavar="HOST:PORT", text="address of the coordinator, which the agent on HOST starts"
+        "--rdzv-endpoint", default="", metavar="HOST:PORT", text="coordinator address; the agent on HOST starts the coordinator"
     )
     flags.value("--rdzv-id", default=NO_ID, metavar="ID", text="ID of the run, the same on all nodes")
     flags.value(
@@ -243,7 +243,7 @@ def _add_rendezvous(flags: _Flags) -> None:
 
 
 def _add_script(flags: _Flags) -> None:
-    flags.value("--role", default="default", metavar="NAME", text="user-defined role of the workers, as in torchrun")
+    flags.value("--role", default="default", metavar="NAME", text="name of the workers' role, as in torchrun")
     flags.switch("-m", "--module", text="run a Python module, as python -m does")
     flags.switch("--no-python", text="run a program that is not a Python script")
     flags.switch("--run-path", text="run the script with runpy.run_path")
@@ -280,7 +280,7 @@ def _add_processes(flags: _Flags) -> None:
         default=WorkerSettings.exit_grace,
         read=float,
         metavar="S",
-        text="seconds that a worker may exist after its script; 0: no limit (default: 10)",
+        text="seconds from a script's end to SIGKILL; 0: no limit (default: 10)",
     )
     flags.value(
         "--signals-to-handle",
@@ -316,7 +316,7 @@ def _add_recovery(flags: _Flags) -> None:
         "--hang-detection",
         default="1",
         metavar="0|1|2",
-        text="on a hang: 0 only log, 1 report, 2 restart workers (default: 1)",
+        text="on a hang: 0 log only, 1 report, 2 restart workers (default: 1)",
     )
     flags.value(
         "--hang-downtime",

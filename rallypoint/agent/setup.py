@@ -164,7 +164,7 @@ def _result(plan: Plan, code: int, signalled: int, *, step: Path, left: Path) ->
     shown = command if len(command) <= _SHOWN else command[: _SHOWN - 1] + "…"
     how = f"was {describe_exit(code)}" if code < 0 else describe_exit(code)
     if code == 0:
-        how = "ended the shell early"
+        how = "ended the shell before the last command"
     reason = f"setup command {number} of {len(plan.setup)} {how}: {shown}"
     told = 128 - code if code < 0 else code
     raise SetupError(reason, int(Exit.JOB_FAILED) if told in _TAKEN else told)

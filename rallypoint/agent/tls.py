@@ -40,13 +40,13 @@ _BEGIN = b"-----BEGIN CERTIFICATE-----"
 _OF_SSL = (ssl.SSLError, ssl.SSLCertVerificationError)
 
 _REASONS: Mapping[str, str] = {
-    "WRONG_VERSION_NUMBER": "the other side does not use TLS",
-    "HTTP_REQUEST": "the other side does not use TLS",
-    "RECORD_LAYER_FAILURE": "the other side does not use TLS",
-    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the other side has no certificate of this job",
-    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the other side requires a certificate of this job",
-    "TLSV1_ALERT_UNKNOWN_CA": "the other side does not accept our certificate: another authority has signed it",
-    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the other side does not accept our certificate: it has expired",
+    "WRONG_VERSION_NUMBER": "the peer does not use TLS",
+    "HTTP_REQUEST": "the peer does not use TLS",
+    "RECORD_LAYER_FAILURE": "the peer does not use TLS",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "the peer has sent no certificate of this job",
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the peer requires a certificate of this job",
+    "TLSV1_ALERT_UNKNOWN_CA": "the peer rejects the certificate of this process: it is signed by an unknown authority",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "the peer rejects the certificate of this process: it has expired",
 }
 
 
@@ -185,7 +185,7 @@ def explain(error: BaseException) -> str:
     while found is not None and (type(found) not in _OF_SSL):
         found = getattr(found, "certificate_error", None) or getattr(found, "os_error", None) or found.__cause__
     if isinstance(found, ssl.SSLCertVerificationError):
-        return f"the certificate of the other side is not accepted: {found.verify_message or found.reason}"
+        return f"the certificate of the peer is not valid: {found.verify_message or found.reason}"
     if isinstance(found, ssl.SSLError):
         return _REASONS.get(str(found.reason), str(found.reason or found))
     return str(error) or type(error).__name__

@@ -18,8 +18,8 @@ def load_class(module_name: str, name: str, where: str) -> type[Any]:
         raise ConfigError(f"{where}: cannot import module {module_name}: {raised(error)}") from error
     cls = getattr(module, name, None)
     if not isinstance(cls, type):
-        what = "has no class" if cls is None else "has no class, but another object, named"
-        raise ConfigError(f"{where}: module {module_name} {what} {name}")
+        what = f"module {module_name} has no class {name}"
+        raise ConfigError(f"{where}: {what if cls is None else f'{name} in module {module_name} is not a class'}")
     return cls
 
 

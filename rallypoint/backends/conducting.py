@@ -91,7 +91,7 @@ class ConductorTurns(Turns):
         decision = await asyncio.to_thread(_conducted, record, seen, plan, policy, now)
         decision = dataclasses.replace(decision, record=self._named(_waiting(decision.record, self._waits)))
         for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
-            log.info("job %s: %s", self._name, line)
+            log.info("job=%s %s", self._name, line)
         saved = await self._keep(stored, decision.record)
         failed = await self._perform(decision, plan)
         snapshot = Snapshot(record=saved.record, plan=plan, status=None, supervising=True)
@@ -132,7 +132,7 @@ class ConductorTurns(Turns):
         record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
         if before is None:
             return record
-        return record.with_history("supervisor", f"{self._me.describe()} took over from {before.describe()}")
+        return record.with_history("supervisor", f"{self._me.describe()} took over the supervision from {before.describe()}")
 
     async def _keep(self, stored: Stored, new: JobRecord) -> Stored:
         old = stored.record
@@ -148,14 +148,14 @@ class ConductorTurns(Turns):
         elastic = {role.name for role in policy_of(plan).roles if role.elastic}
         for action in decision.actions:
             if action not in self._acted:
-                log.info("job %s: %s", self._name, _described(action))
+                log.info("job=%s: %s", self._name, _described(action))
             try:
                 await self._do(record, plan, action, elastic=action.key.role in elastic)
             except ActionError as error:
                 failed = True
                 if isinstance(action, StartUnit):
                     self._refused[action.key] = error
-                log.warning("job %s: %s: %s", self._name, _described(action), clean_text(str(error)))
+                log.warning("job=%s: failed to %s: %s", self._name, _described(action), clean_text(str(error)))
         self._waits = tuple(error for key, error in self._refused.items() if error.waits and key in before)
         return failed
 
@@ -196,5 +196,5 @@ def _waiting(record: JobRecord, errors: Iterable[ActionError]) -> JobRecord:
 def _described(action: StartUnit | StopUnit) -> str:
     key = action.key
     what = "start" if isinstance(action, StartUnit) else "stop"
-    life = f"attempt {key.attempt}, reset {key.reset}, incarnation {key.incarnation}"
-    return f"{what} {key.role} {key.index}: {life}{', by force' if isinstance(action, StopUnit) and action.force else ''}"
+    life = f"attempt={key.attempt} reset={key.reset} incarnation={key.incarnation}"
+    return f"{what} {key.role} {key.index} {life}{' force=true' if isinstance(action, StopUnit) and action.force else ''}"

@@ -436,5 +436,5 @@ class UnitBackend(abc.ABC):
 
 def _no_output(record: JobRecord, role: RolePlan) -> Exception:
     return BackendError(
-        f"job {record.name}: this backend does not read the output of role {role.name}; read it where the role runs"
+        f"job {record.name}: this backend cannot read the output of role {role.name}; read the log on the machine of the role"
     )

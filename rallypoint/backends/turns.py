@@ -15,7 +15,7 @@ from rallypoint.supervision.actions import Action, CreateComponents, CreateCoord
 from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
-from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.supervision.record import Holder, JobRecord, Phase
 from rallypoint.supervision.resizing import sized
 from rallypoint.wire.env import MASKED
 from rallypoint.wire.masked import mask_of
@@ -110,6 +110,8 @@ _SHORTEST = 0.01
 #: Lines of history that one turn logs at most, and characters of one.
 _LINES, _LINE = 100, 2000
 
+_PHASES = {phase.value.lower(): phase.value for phase in Phase if phase.value}
+
 #: Pause after a failure of the backend, in seconds: doubled from the first to the last while it goes on.
 _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
 
@@ -203,7 +205,7 @@ class Turns:
             seen = await self._backend.confirm(stored.record) or seen
             decision = await self._decide(stored, seen, now)
         for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
-            log.info("job %s: %s", self._name, line)
+            log.info("job=%s %s", self._name, line)
         saved = await self._save(stored, decision)
         purged = await self._act(decision, stored.plan)
         shown = sized(stored.plan, decision.record)
@@ -238,7 +240,7 @@ class Turns:
             return decision
         record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
         if before is not None:
-            told = f"{self._me.describe()} took over from {before.describe()}"
+            told = f"{self._me.describe()} took over the supervision from {before.describe()}"
             record = record.with_history("supervisor", told)
         return dataclasses.replace(decision, record=record)
 
@@ -257,11 +259,11 @@ class Turns:
         errors = []
         for action in decision.actions:
             if action not in self._last_actions:
-                log.info("job %s: %s", self._name, _words(action))
+                log.info("job=%s: %s", self._name, _describe(action))
             try:
                 await self._backend.act(decision.record, plan, action)
             except ActionError as error:
-                log.warning("job %s: %s: %s", self._name, _words(action), clean_text(str(error)))
+                log.warning("job=%s: failed to %s: %s", self._name, _describe(action), clean_text(str(error)))
                 errors.append((action, error))
         self._create_errors = tuple(_create_errors(errors))
         return any(isinstance(action, Purge) for action in decision.actions)
@@ -271,7 +273,12 @@ def new_lines(before: JobRecord, after: JobRecord) -> list[str]:
     """Return the lines of history that are new, the newest if there are many."""
     known = set(before.history)
     new = [event for event in after.history if event not in known]
-    return [f"{event.kind}: {clean_text(event.detail, _LINE)}" for event in new[-_LINES:]]
+    return [f"{_title(event.kind)}: {clean_text(event.detail, _LINE)}" for event in new[-_LINES:]]
+
+
+def _title(kind: str) -> str:
+    """Return how the log names a kind of history entry: `phase=Running`, or `node lost`."""
+    return f"phase={_PHASES[kind]}" if kind in _PHASES else kind.replace("-", " ")
 
 
 def _reconciled(stored: Stored, seen: Observation, now: float) -> Decision:
@@ -296,9 +303,8 @@ def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[Cre
             yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal, waits=error.waits)
 
 
-def _words(action: Action) -> str:
-    """Return an action as a log line has it: `create node: attempt 1, node 0, incarnation 1`."""
+def _describe(action: Action) -> str:
+    """Return an action as a log line has it: `create node attempt=1 node=0 incarnation=1`."""
     kind = "".join(f" {letter.lower()}" if letter.isupper() else letter for letter in type(action).__name__).strip()
     shown = {name: value for name, value in vars(action).items() if value is not False and (name != "unseen" or value)}
-    fields = ", ".join(f"{name} {value}" for name, value in shown.items())
-    return f"{kind}: {fields}".rstrip(": ").replace("force True", "by force")
+    return " ".join((kind, *(f"{name}={value}" for name, value in shown.items()))).replace("force=True", "force=true")

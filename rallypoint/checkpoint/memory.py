@@ -183,10 +183,10 @@ def pinned(one: Held) -> Iterator[int]:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DamagedCheckpointError(f"{one.path}: is being written") from error
+            raise DamagedCheckpointError(f"{one.path}: another process is writing this snapshot") from error
         now = _text(one.path.with_suffix(HEADER))
         if now != one.text:
-            raise DamagedCheckpointError(f"{one.path}: was overwritten")
+            raise DamagedCheckpointError(f"{one.path}: another process has overwritten this snapshot")
         size = os.fstat(fd).st_size
         if size < one.part.size:
             raise DamagedCheckpointError(f"{one.path}: has {size} bytes; its header expects {one.part.size}")

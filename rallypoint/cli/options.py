@@ -80,7 +80,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)",
     )
     group = parser.group(RAY_OPTIONS)
-    group.add_argument("--address", metavar="URL", default=default, help="URL of the Ray dashboard, as http://head:8265")
+    group.add_argument("--address", metavar="URL", default=default, help="URL of the Ray dashboard, such as http://head:8265")
     group.add_argument(
         "--storage", metavar="DIR", default=default, help="folder (Ray head node) or fsspec URL of the job records"
     )

@@ -56,7 +56,7 @@ def add(commands: Commands) -> None:
     parser.group(KUBERNETES_OPTIONS).add_argument(
         "--dry-run",
         choices=("server",),
-        help="send the objects to the API server as a dry run",
+        help="validate the objects with a server-side dry run",
     )
     parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 

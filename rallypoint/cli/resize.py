@@ -55,7 +55,7 @@ async def _wish(services: Services, args: argparse.Namespace) -> list[str]:
             what, sized = f"Role {args.role} of job {args.name}", await find(jobs, own)
         before = size_of(sized.record, sized.plan)
         if not await request_resize(backend, args.name, size, role=args.role):
-            return [f"{what} already has {size} nodes; nothing changed"]
+            return [f"{what} already has {size} nodes; nothing was changed"]
         told = f"{what} is being resized from {before} to {size} nodes"
         return [told, *await nobody(backend, args.name, args.where)]
 

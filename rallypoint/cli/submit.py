@@ -111,7 +111,7 @@ def told(done: Submitted, where: Where) -> tuple[str, ...]:
     happened = {
         "submitted": "submitted",
         "restarted": f"started again as attempt {done.record.attempt}",
-        "adopted": "already existed without a supervisor and continues",
+        "adopted": "already exists; it had no supervisor and continues now",
         _ATTACHED: "is already running, and nothing was started",
     }[done.how]
     status, logs = (spell_command(where, word, done.name) for word in ("status", "logs"))

@@ -71,7 +71,7 @@ def _told(name: str, where: Where, *, asked: bool, fresh: bool) -> str:
     if asked:
         word = "is being suspended" if fresh else "is already being suspended"
         return f"Job {name} {word}; to resume it: {spell_command(where, 'resume', name)}"
-    return f"Job {name} is being resumed" if fresh else f"Job {name} is not suspended; nothing changed"
+    return f"Job {name} is being resumed" if fresh else f"Job {name} is not suspended; nothing was changed"
 
 
 async def nobody(backend: Backend, name: str, where: Where) -> list[str]:

@@ -37,9 +37,9 @@ _INCIDENTS = (
     Column(title="WHEN"),
     Column(title="CAUSE", colored=True),
     Column(title="CULPRIT", shrinks=True),
-    Column(title="RUNG"),
-    Column(title="TRAINED AGAIN", right=True),
-    Column(title="LOST", right=True),
+    Column(title="ACTION"),
+    Column(title="RESUMED", right=True),
+    Column(title="LOST STEPS", right=True),
 )
 
 _CHECK = (

@@ -311,7 +311,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         try:
             page = self._at(claim, lambda post: published_page(post.backend, claim.name, tries=tries, place=claim.backend))
         except Exception as error:  # noqa: BLE001  it is a hint, whatever a damaged record makes of it
-            self.log.warning("Cannot store the data of the tab Elastic training for job %s: %s", claim.name, error)
+            self.log.warning('Cannot store the data for the tab "Elastic training" of job %s: %s', claim.name, error)
             return
         if page is not None:
             ti.xcom_push(key=PAGE_KEY, value=page)

@@ -164,7 +164,7 @@ async def time_out(post: Post) -> str:
     if await _has_ended(post):
         await post.hand_over()
         return "it has ended and its result is kept"
-    return "it is being deleted" if await cancel(post) else "it was left unchanged"
+    return "it is being deleted" if await cancel(post) else "the task did not change it"
 
 
 async def _wait(post: Post) -> Ending:

@@ -43,14 +43,14 @@ def _endings(ending: Ending) -> Iterator[Any]:
     reduced = {key: mark if key in _LARGE and ending.summary[key] else ending.summary[key] for key in ending.summary}
     yield dataclasses.replace(ending, summary=reduced, text=sanitize.clean_text(ending.text, 4096))
     # It says nothing against the job: the next try adopts it, or finds it finished.
-    text = f"the trigger could not deliver the end state of job {sanitize.one_line(str(ending.name), 256)} ({ending.end.value})"
+    text = f"the trigger could not send the end state of job {sanitize.one_line(str(ending.name), 256)} ({ending.end.value})"
     yield Ending(end=End.ERROR, name=ending.name, text=text, local_failure=True)
 
 
 def _findings(finding: Finding) -> Iterator[Any]:
     yield finding
     yield dataclasses.replace(finding, values={}, text=sanitize.clean_text(finding.text, 4096))
-    yield Finding(found=Found.ERROR, text="the trigger could not deliver its result")
+    yield Finding(found=Found.ERROR, text="the trigger could not send its result")
 
 
 def _first_deliverable(candidates: Iterator[Any]) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class _Teller:
         ranks = sorted({line.rank for line in lines})
         who = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
         last = one_line(self._mask(lines[-1].text)[: _TITLE + 1], _TITLE)
-        _tell_group(self._log, f"{len(lines)} lines of {who}, the last one: {last}", texts)
+        _tell_group(self._log, f"{len(lines)} lines of {who}; last line: {last}", texts)
 
     async def mark(self) -> None:
         """Keep how far it was told; that it cannot be kept costs a few lines told twice."""

@@ -27,7 +27,7 @@ def failure_story(record: JobRecord) -> str:
     """Return why a job failed: what happened, which rank on which node ended how, and the last lines of its log."""
     verdict, culprit = record.verdict, culprit_of(record)
     reason = f" ({verdict.reason})" if verdict is not None else ""
-    message = verdict.message if verdict is not None else "it ended without a verdict"
+    message = verdict.message if verdict is not None else "no reason was recorded"
     lines = [f"Job {record.name} failed {_when(record)}{reason}: {message}"]
     if culprit is not None:
         if not _tells_who(message, culprit):

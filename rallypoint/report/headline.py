@@ -31,7 +31,7 @@ _MEND = {
     FaultKind.PREEMPTED: "A pod with higher priority replaced it: clear the task when the cluster has free capacity.",
     FaultKind.FLAGGED: "Its host was flagged as bad: check the host, then clear the task.",
     FaultKind.DELETED: "A user or controller deleted one of its pods: check the cluster's audit log, then clear the task.",
-    FaultKind.HANG: "The workers were alive but made no progress: the stacks under Incidents show where. Then clear the task.",
+    FaultKind.HANG: "The workers hung: the stacks under Incidents show where. Fix the cause, then clear the task.",
     FaultKind.START_FAILED: "A node cannot start: check the image, volumes, secrets and interpreter, then clear the task.",
     FaultKind.NO_PROGRESS: "Several attempts made no progress: compare the last lines of the attempts.",
 }
@@ -76,7 +76,7 @@ def headline(
 
 def _quiet(told: Headline, quiet: str) -> Headline:
     """Return a headline that says since when nothing was heard; what it says else is what was last known."""
-    advice = f"{quiet[0].upper()}{quiet[1:]}; the rest of this page is as old. {told.advice}"
+    advice = f"{quiet[0].upper()}{quiet[1:]}; the values on this page are from that time. {told.advice}"
     return dataclasses.replace(told, mood=Mood.BUSY, title=f"{told.title}; {quiet}", advice=advice)
 
 
@@ -94,14 +94,14 @@ def _training(record: JobRecord, status: JobStatus, incidents: Sequence[Incident
             state=State.RUNNING,
             mood=Mood.GOOD,
             title=f"Training {where}",
-            advice="No action needed: no faults.",
+            advice="No faults. No action needed.",
             live=True,
         )
     return Headline(
         state=State.RECOVERED,
         mood=Mood.GOOD,
         title=f"Training {where}, recovered from {counted(faults, 'fault')}",
-        advice=f"No action needed: training continued without intervention.{_repeats([i for i in incidents if is_fault(i)])}",
+        advice=f"Training continued without intervention. No action needed.{_repeats([i for i in incidents if is_fault(i)])}",
         live=True,
     )
 
@@ -134,7 +134,7 @@ def _succeeded(record: JobRecord, broken: Sequence[Incident], faults: int) -> He
         state=State.RECOVERED,
         mood=Mood.GOOD,
         title=title,
-        advice=f"No action needed: training continued without intervention.{_repeats(broken)}",
+        advice=f"Training continued without intervention. No action needed.{_repeats(broken)}",
     )
 
 

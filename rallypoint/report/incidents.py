@@ -34,7 +34,7 @@ __all__ = [
 ]
 
 #: A step was reported, or counted by the optimizer hook, after the fault.
-TRAINED: Final = "trained again"
+TRAINED: Final = "training resumed"
 #: All workers of the world run again; no step of theirs is known.
 RESTARTED: Final = "workers restarted"
 #: Another coordinator took over.
@@ -55,7 +55,7 @@ def recovered(incident: Incident) -> str:
 
 
 def recovered_text(incident: Incident) -> str:
-    """Return `trained again after 4.4 s`, `workers restarted after 0.59 s` or `training did not resume`.
+    """Return `training resumed after 4.4 s`, `workers restarted after 0.59 s` or `training did not resume`.
 
     Return "" for an incident that interrupted no training.
     """
@@ -84,7 +84,7 @@ class ListedIncident:
             the job, which answers one.
         rank, node, host: of the culprit; -1 and "" where there is none, or where a whole node or job is meant.
         action: what was done about it (`Rung`); "" for a count.
-        recovered: how it ended: `trained again` (a step is known), `workers restarted`, `replaced`, `over`; else "".
+        recovered: how it ended: `training resumed` (a step is known), `workers restarted`, `replaced`, `over`; else "".
         seconds_lost: from detection until then; None while it has not, and for a count.
         steps_lost: reported steps that were trained again; None while that is not known, and for a count.
         count: how many incidents it stands for.
@@ -208,9 +208,13 @@ def id_text(name: IncidentId) -> str:
 
 def judgement(incident: Incident) -> str:
     """Return what an incident was, what that asks for, by which rule, and who pays for it."""
-    what = incident.kind.value if incident.kind is not None else f"a fault of cause {incident.cause.value}"
+    what = (
+        incident.kind.value
+        if incident.kind is not None
+        else _CAUSES.get(incident.cause, f"fault of the {incident.cause.value}")
+    )
     answer = f" -> {incident.answer.value}" if incident.answer is not None else ""
-    rule = f" (by {incident.rule})" if incident.rule else ""
+    rule = f" ({incident.rule})" if incident.rule else ""
     free = incident.cause in FREE or incident.rung is Rung.NOTIFY
     paid_by = "reset" if (incident.cause, incident.rung) == (Cause.NODE, Rung.RESET) else _BUDGETS.get(incident.cause, "")
     budget = "; not charged to a budget" if free else f"; charged to the {paid_by} budget"
@@ -228,6 +232,9 @@ _BUDGETS = {
 }
 
 
+#: Incidents that are no faults.
+_CAUSES = {Cause.SCALE: "change of the number of nodes"}
+
 _RUNGS = {
     Rung.NOTIFY: "reported only; no action taken",
     Rung.RETRY: "the step was repeated",
@@ -241,9 +248,15 @@ _RUNGS = {
 }
 
 
+def _action(incident: Incident) -> str:
+    if (incident.cause, incident.rung) == (Cause.SCALE, Rung.ELASTIC_TRAINING):
+        return "the job continued with a new number of nodes"
+    return _RUNGS[incident.rung]
+
+
 def done(incident: Incident) -> str:
     """Return what was done about an incident, by which rung, and what it has cost."""
-    parts = [f"{incident.rung.value} ({_RUNGS[incident.rung]})"]
+    parts = [f"{incident.rung.value} ({_action(incident)})"]
     if recovered_text(incident):
         parts.append(recovered_text(incident))
     if incident.steps_lost is not None:
@@ -259,8 +272,8 @@ def incident_lines(
     yield f"  when     {time_of_day(incident.detected_at, zone)}, attempt {incident.id.attempt}, round {incident.id.round}"
     if incident.culprit is not None:
         yield from _culprit_lines(incident.culprit)
-    yield f"  judged   {judgement(incident)}"
-    yield f"  done     {done(incident)}"
+    yield f"  verdict  {judgement(incident)}"
+    yield f"  action   {done(incident)}"
     yield from hang_lines(incident, plain=plain)
     if incident.culprit is not None and incident.culprit.log_tail:
         yield "  last log lines"

@@ -200,8 +200,8 @@ def job_headline(story: Story, roles: tuple[RoleStory, ...]) -> Headline:
         return Headline(state=State.WAITING, mood=Mood.BUSY, title="Starting", advice=advice, live=True)
     title = f"Running {counted(len(roles), 'role')}"
     if not faults:
-        return Headline(state=State.RUNNING, mood=Mood.GOOD, title=title, advice="No action needed: no faults.", live=True)
-    advice = "No action needed: the job continued without intervention."
+        return Headline(state=State.RUNNING, mood=Mood.GOOD, title=title, advice="No faults. No action needed.", live=True)
+    advice = "The job continued without intervention. No action needed."
     title = f"{title}, recovered from {counted(faults, 'fault')}"
     return Headline(state=State.RECOVERED, mood=Mood.GOOD, title=title, advice=advice, live=True)
 

@@ -108,7 +108,7 @@ _SAYS = {
 
 def _conditions(record: JobRecord, quiet: str) -> Iterator[str]:
     if quiet and not record.finished:
-        yield f"{quiet}: the values below are as old as that report" if quiet.startswith("last report") else quiet
+        yield f"{quiet}; the values below are from that report" if quiet.startswith("last report") else quiet
     if record.waits_for:
         yield f"waits for {record.waits_for}"
     if record.verdict is not None:
@@ -182,8 +182,8 @@ def _incidents(incidents: Iterable[Incident]) -> Iterator[Entry]:
 def _short(incident: Incident) -> Iterator[str]:
     if incident.culprit is not None and incident.culprit.error and incident.culprit.error not in incident.reason:
         yield f"error: {incident.culprit.error}"
-    yield f"judged: {judgement(incident)}"
-    yield f"done: {done(incident)}"
+    yield f"verdict: {judgement(incident)}"
+    yield f"action: {done(incident)}"
 
 
 # --- What comes next -------------------------------------------------------------------------------------------------------

@@ -56,7 +56,7 @@ def replace(record: JobRecord, seen: Observation, status: JobStatus | None) -> t
         term=record.term + 1,
         silent_terms=0 if spoke else record.silent_terms + 1,
     )
-    return record.with_history("coordinator-lost", f"{incident.reason}; term {record.term} takes over"), reason
+    return record.with_history("coordinator-lost", f"{incident.reason}; coordinator term {record.term} takes over"), reason
 
 
 def strays(record: JobRecord, seen: Observation) -> tuple[Action, ...]:

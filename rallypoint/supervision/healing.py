@@ -158,7 +158,7 @@ def evacuate(record: JobRecord, flagged: Iterable[NodeSeen]) -> JobRecord:
     """
     unseen = {slot.node: slot.unseen for slot in record.slots}
     for node in flagged:
-        why = f"leaves {node.host or 'its host'}, which was flagged: {node.flagged}" if node.flagged else node.outdated
+        why = f"leaves {node.host or 'its host'}, which is flagged as bad: {node.flagged}" if node.flagged else node.outdated
         incident = Incident(
             id=_id(node),
             cause=Cause.EVACUATION,
@@ -242,9 +242,7 @@ def fenced_until(record: JobRecord, status: JobStatus | None, policy: Policy) ->
         return None
     lost = [i.clock for i in record.incidents if i.id.attempt == record.attempt and (i.id.node, i.id.sequence) in unseen]
     at = max(lost, default=record.clock) + policy.fence
-    then = (
-        "the workers on the lost machines have stopped by themselves; until then no world begins that takes over none of them"
-    )
+    then = "a new round may start, because the agents on the lost machines have stopped their workers by then"
     return Deadline(at=at, clock="fence-timeout", then=then) if record.clock < at else None
 
 

@@ -29,8 +29,8 @@ __all__ = ["CHECKS", "FINAL", "deployed", "lacks_room", "not_created", "wait_for
 FINAL = frozenset({"FailNow", "Orphaned", "TerminalExitCode"})
 
 _SPLIT = (
-    "two halves of the job could train at the same time (allow the coordinator to write its status, or set MIN to more "
-    "than half of MAX)"
+    "two parts of the job could train at the same time (to prevent this, allow the coordinator to write its status, or set "
+    "MIN to more than half of MAX)"
 )
 
 _THEN_RESET = "the job is reset, or fails if its retries are used up"
@@ -266,7 +266,7 @@ def _evacuation(turn: Turn) -> Step:
         return Step(record=turn.record)
     if turn.policy.profile is Profile.APPWRAPPER:
         where = "; ".join(f"node {n.node} on {n.host or 'an unknown host'}: {n.flagged}" for n in flagged)
-        return endings.reset_or_fail(turn, "AutopilotNoExecute", f"a host was flagged: {where}", cost=0)
+        return endings.reset_or_fail(turn, "AutopilotNoExecute", f"a host is flagged as bad: {where}", cost=0)
     return Step(record=healing.evacuate(turn.record, flagged))
 
 

@@ -279,7 +279,9 @@ def judge(
     if retryable and codes:
         answer = Answer.RETRY_HERE if answer is Answer.FAIL_NOW else answer
         return _judgement(end, kind, answer, f"exit code {codes[0]} is retryable")
-    return _judgement(end, kind, answer, f"the table: {kind.value}", "NoProgress" if kind is FaultKind.NO_PROGRESS else "")
+    return _judgement(
+        end, kind, answer, f"default rule for {kind.value}", "NoProgress" if kind is FaultKind.NO_PROGRESS else ""
+    )
 
 
 def _hopeless(end: End) -> str:

@@ -83,7 +83,7 @@ class Slot:
                 fault_in(whole)
                 self._registered.hold(whole)
         except OSError as error:
-            _log.debug("buffer preallocation failed: %s", error)
+            _log.debug("cannot allocate buffers for commits in advance: %s", error)
 
     def begin(self, data_bytes: int, text_bytes: int) -> None:
         """Be writing, with room for so much."""

@@ -56,5 +56,5 @@ class Told:
         try:
             report_progress(self._step, **numbers)
         except WireError as error:  # the script's own reports may have filled the slot; that must not end its training
-            _log.debug("cannot report the metrics of this step: %s; reporting only the step number", error)
+            _log.debug("cannot report the metrics of this step: %s; only the step number is reported", error)
             report_progress(self._step)

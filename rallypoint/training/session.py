@@ -274,7 +274,7 @@ class Session:
         refit(self._state.modules())
         number = self._heal()
         if number is None:
-            raise StateLostError("no worker of the previous round that has the training state is alive")
+            raise StateLostError("the training state is lost, because no worker of the previous round is alive")
         self._number = number
         reporting.report_resumed(self._step or 0)
 

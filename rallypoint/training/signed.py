@@ -86,7 +86,7 @@ def _tensor(content: bytes) -> torch.Tensor:
 def _length(size: torch.Tensor) -> int:
     length = int(size.item())
     if not _SIZE <= length <= _LARGEST:
-        raise CheckpointError(f"a rank announces a value of {length} bytes; expected {_SIZE} to {_LARGEST}")
+        raise CheckpointError(f"a rank sends a value of {length} bytes; expected {_SIZE} to {_LARGEST}")
     return length
 
 

@@ -60,7 +60,7 @@ _MASTER = (
     ("pending_fail_strategy", "N", "if nodes stay pending: -1 ignore, 0 warn, 1 or 2 fail (default: 1)"),
     ("service_type", "grpc|http", "protocol between agents and coordinator"),
     ("xpu_type", "nvidia|ascend", "vendor tool that measures device load: nvidia or ascend"),
-    ("hang_detection", "0|1|2", "on a hang: 0 only log, 1 report, 2 restart workers (default: 1)"),
+    ("hang_detection", "0|1|2", "on a hang: 0 log only, 1 report, 2 restart workers (default: 1)"),
     ("hang_downtime", "MINUTES", "minutes without progress that count as a hang; 0: off (default: 30)"),
     ("pre_check_ops", "LIST", 'checks to run before training: [("module", "Class", True)]'),
     ("dynamic_failover_extension", "CLASS", "class to call after each failure, as MODULE::CLASS"),

@@ -207,7 +207,7 @@ async def test_an_orphan_that_may_go_on_says_so_once() -> None:
     watching.cancel()
     await asyncio.wait([watching])
 
-    assert job.lines[1] == ("supervised", "supervisor heartbeat received again")
+    assert job.lines[1] == ("supervised", "the job's supervisor sends heartbeats again")
     assert job.verdicts == []
 
 

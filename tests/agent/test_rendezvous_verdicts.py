@@ -48,7 +48,7 @@ def test_an_ordinary_end_is_restarted_with_its_verdict_told() -> None:
         Answer.RETRY_HERE,
         Rung.RESTART_WORKERS,
     )
-    assert incident.rule == "the table: application-error"
+    assert incident.rule == "default rule for application-error"
 
 
 def hung(node: int) -> Culprit:
@@ -219,7 +219,7 @@ def test_a_node_only_leaves_where_that_helps(settings: dict[str, object], leaves
     if not leaves:
         assert (only(state).answer, only(state).cause) == (Answer.RETRY_HERE, Cause.PROCESS)
         assert only(state).rule == (
-            "the table: hardware; restarting the workers because node replacement is disabled (node_replacements is 0)"
+            "default rule for hardware; restarting the workers because node replacement is disabled (node_replacements is 0)"
         )
 
 
@@ -237,7 +237,7 @@ def test_an_extension_that_answers_normal_changes_nothing() -> None:
     note = "extension my.mod::Cls raised ValueError: no; using NORMAL"
     state = say(training(), failed(1, broken(1), failover=Failover.NORMAL, failover_note=note), now=50.0)
     assert only(state).answer is Answer.RETRY_HERE
-    assert only(state).rule == f"the table: exit-code; {note}"
+    assert only(state).rule == f"default rule for exit-code; {note}"
 
 
 def test_an_extension_is_asked_before_the_rules() -> None:

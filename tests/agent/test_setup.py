@@ -65,7 +65,9 @@ async def test_the_commands_are_the_lines_of_one_script(tmp_path: Path) -> None:
         pytest.param(("nosuchprogram",), 127, "setup command 1 of 1 exited with code 127: nosuch", id="no such program"),
         pytest.param(("echo 'open", "touch reached"), 2, "setup command 1 of 2 exited with code 2", id="no shell's words"),
         pytest.param(("exit 78",), 1, "setup command 1 of 1 exited with code 78", id="a code that means something else"),
-        pytest.param(("exit 0", "touch reached"), 1, "setup command 1 of 2 ended the shell early", id="early"),
+        pytest.param(
+            ("exit 0", "touch reached"), 1, "setup command 1 of 2 ended the shell before the last command", id="early"
+        ),
     ],
 )
 async def test_the_first_that_fails_ends_the_node(tmp_path: Path, commands: tuple[str, ...], code: int, reason: str) -> None:

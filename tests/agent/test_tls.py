@@ -126,7 +126,7 @@ async def test_strangers_are_refused_at_once(service: str, ours: Tls, tmp_path: 
     if service == HTTP:
         told = {
             "no TLS": "this port uses TLS",
-            "another authority": "certificate of the other side is not accepted",
+            "another authority": "the certificate of the peer is not valid",
             "another job of the same authority": f"a client certificate for {peer_name(JOB)} is required",
             "expired": "expired/tls.crt has expired",
         }
@@ -140,7 +140,7 @@ async def test_a_server_without_tls_is_refused(service: str, ours: Tls) -> None:
             await exchange.exchange(at, report(0), timeout=60)
 
     if service == HTTP:
-        assert "the other side does not use TLS" in str(refused.value)
+        assert "the peer does not use TLS" in str(refused.value)
 
 
 async def test_refusals_are_lines_of_the_log(ours: Tls, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -153,7 +153,7 @@ async def test_refusals_are_lines_of_the_log(ours: Tls, tmp_path: Path, caplog: 
                 await exchange.exchange(at, report(0), timeout=60)
 
     lines = [record.getMessage() for record in caplog.records if record.name == "rallypoint.tls"]
-    refusals = [line for line in lines if line.startswith("a connection was refused: ")]
+    refusals = [line for line in lines if line.startswith("rejected a TLS connection: ")]
     assert len(refusals) == 1
     assert "certificate has expired" in refusals[0]
     assert "PRIVATE KEY" not in caplog.text

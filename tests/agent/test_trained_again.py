@@ -32,4 +32,4 @@ def test_workers_that_run_again_have_not_trained_again_until_an_optimizer_steps(
     state = rendezvous.receive(state, report(1, AgentState.RUNNING, round=2, workers=(worker(1),)), 122.0)
     [incident] = state.incidents
     assert (incident.healed_at, incident.trained_at) == (50.6, 122.0)
-    assert state.events[-1].detail == "first optimizer step 72.0 s after the fault was detected"
+    assert state.events[-1].detail == "first optimizer step 72.0 s after the interruption"

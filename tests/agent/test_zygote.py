@@ -326,7 +326,7 @@ async def test_what_is_no_python_is_a_program(caplog: pytest.LogCaptureFixture) 
 
     assert (len(spawner.commands), standbys.begun) == (2, [])
     assert [r.message for r in caplog.records] == [
-        f"workers start as new processes, not as forks of the preload process: /bin/bash is not this Python ({PYTHON})"
+        f"no standby workers: /bin/bash is not this Python ({PYTHON}); workers start as new processes"
     ]
 
 

@@ -53,7 +53,7 @@ async def test_who_takes_over_says_so(place):
     record = place.world.record("digits")
     told = [event.detail for event in record.history if event.kind == "supervisor"]
     assert record.holder.id != before.id
-    assert told == ["test (process 1 on here) took over from test (process 1 on here)"]
+    assert told == ["test (process 1 on here) took over the supervision from test (process 1 on here)"]
 
 
 async def test_two_jobs_of_one_process_share_its_heart(place):

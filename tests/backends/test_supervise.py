@@ -216,10 +216,12 @@ async def test_each_decision_is_logged_once(place, caplog):
     await drive(place, Inside(place, Outcome.SUCCEEDED))
 
     assert [message for message in caplog.messages if ": create " in message] == [
-        "job digits: create coordinator: attempt 1, term 1",
-        "job digits: create node: attempt 1, node 0, incarnation 1",
+        "job=digits: create coordinator attempt=1 term=1",
+        "job=digits: create node attempt=1 node=0 incarnation=1",
     ]
-    assert [message for message in caplog.messages if "running" in message] == ["job digits: running: nodes created: 1 of 1"]
+    assert [message for message in caplog.messages if "Running" in message] == [
+        "job=digits phase=Running: nodes created: 1 of 1"
+    ]
     assert len(caplog.messages) == len(set(caplog.messages))
 
 

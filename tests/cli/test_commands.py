@@ -405,7 +405,7 @@ def test_a_job_is_resized(run, place, capsys):
     told = capsys.readouterr().out.splitlines()
     assert told[0].startswith("Job digits is being resized from ")
     assert told[0].endswith(" to 1:4 nodes")
-    assert told[1:] == ["Job digits already has 1:4 nodes; nothing changed"]
+    assert told[1:] == ["Job digits already has 1:4 nodes; nothing was changed"]
 
 
 @pytest.mark.parametrize(
@@ -442,7 +442,7 @@ def test_a_job_is_suspended_and_resumed(run, place, capsys):
         "Job digits is being suspended; to resume it: rallypoint resume digits",
         "Job digits is already being suspended; to resume it: rallypoint resume digits",
         "Job digits is being resumed",
-        "Job digits is not suspended; nothing changed",
+        "Job digits is not suspended; nothing was changed",
     ]
 
 

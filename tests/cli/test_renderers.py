@@ -36,8 +36,8 @@ NODE  INCARNATION  HOST  STATE     RANK  STEP  RESTARTS   PID
    1            1  ada   training     2   150         0  4702
    1            1  ada   training     3   150         1  4703
 
-WHEN      CAUSE    CULPRIT                 RUNG             TRAINED AGAIN  LOST
-14:00:40  process  rank 3 node 1: SIGKILL  restart-workers          3.2 s    40
+WHEN      CAUSE    CULPRIT                 ACTION           RESUMED  LOST STEPS
+14:00:40  process  rank 3 node 1: SIGKILL  restart-workers    3.2 s          40
 """
 
 SUBMITTED = """\
@@ -77,8 +77,8 @@ NODE  INCARNATION  HOST  STATE  RANK  STEP  RESTARTS  PID
    0            1  -     ended     -     -         0    -
    1            1  -     ended     -     -         1    -
 
-WHEN      CAUSE    CULPRIT                 RUNG             TRAINED AGAIN  LOST
-14:00:40  process  rank 3 node 1: SIGKILL  restart-workers          3.2 s    40
+WHEN      CAUSE    CULPRIT                 ACTION           RESUMED  LOST STEPS
+14:00:40  process  rank 3 node 1: SIGKILL  restart-workers    3.2 s          40
 
 Job digits failed in attempt 1 after 2m 03s (WorkersFailed): rank 3 on node 1 was killed by SIGKILL; all is spent
 Last lines of the log (/jobs/digits/rank-3.err on ada):
@@ -141,8 +141,8 @@ SCREEN = [
     "   1            1  ip-10-0-12-230.eu-west…  training     2   150         0  4702",
     "                                                         3   150         1  4703",
     "",
-    "WHEN      CAUSE    CULPRIT                 RUNG             TRAINED AGAIN  LOST",
-    "14:00:40  process  rank 3 node 1: SIGKILL  restart-workers          3.2 s    40",
+    "WHEN      CAUSE    CULPRIT                 ACTION           RESUMED  LOST STEPS",
+    "14:00:40  process  rank 3 node 1: SIGKILL  restart-workers    3.2 s          40",
 ]
 
 

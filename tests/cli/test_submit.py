@@ -105,7 +105,7 @@ def test_a_job_that_lost_its_supervisor_goes_on(run, place, job_file, capsys):
 
     assert run("submit", job_file) == 0
 
-    assert capsys.readouterr().out.startswith("Job digits already existed without a supervisor and continues: ")
+    assert capsys.readouterr().out.startswith("Job digits already exists; it had no supervisor and continues now: ")
     assert len(place.spawned) == 2
 
 

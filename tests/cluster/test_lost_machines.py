@@ -110,9 +110,9 @@ async def test_a_job_of_one_node_waits_for_its_fence(place: ClusterSite, cluster
         machine, lost_at = pod["spec"]["nodeName"], time.monotonic()
         cluster.lose_node(name=machine, silent=True)
 
-        told = await explained(place, job, r"\(fence\): the workers on the lost machines have stopped by themselves")
+        told = await explained(place, job, r"\(fence-timeout\): a new round may start")
 
-        (seconds,) = re.findall(r"in (\S+) s, at .* \(fence\)", told)
+        (seconds,) = re.findall(r"in (\S+) s, at .* \(fence-timeout\)", told)
         assert 0.0 < float(seconds) <= FENCE + STOP
         await job.trains(ranks=1, round_=before.fence.round + 1)
         waited = time.monotonic() - lost_at

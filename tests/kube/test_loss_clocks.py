@@ -106,5 +106,5 @@ def test_a_pod_that_is_ended_has_the_clock_once_a_renewal_is_missed() -> None:
 
     assert list(clocks_of(deleting, ended, {"host-a": 9.0})) == []
     assert [one.then for one in clocks_of(deleting, ended, {"host-a": 11.0})] == [
-        f"pod digits-a1-n0-1 is removed by force, {UNLESS}"
+        f"pod digits-a1-n0-1 is deleted with force, {UNLESS}"
     ]

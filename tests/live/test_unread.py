@@ -67,7 +67,7 @@ def test_a_coordinator_that_nobody_reads_answers(tmp_path: Path) -> None:
         code, output = said(process)
 
     assert code == 143
-    written = len(re.findall(r"rejected agent=agent-\d+ host=h+: ", output))
+    written = len(re.findall(r"rejected the report of agent=agent-\d+ host=h+: ", output))
     missed = [int(number) for number in re.findall(r"rallypoint: dropped (\d+) log lines because stderr was blocked", output)]
     assert missed
     assert written + sum(missed) == REFUSED

@@ -38,7 +38,7 @@ SAYS = {
         "recovered from 2 faults",
         "rank 11 (local rank 3) on node 1 (gpu-07)",
         "restart-workers",
-        "trained again after 9.4 s",
+        "training resumed after 9.4 s",
         "51 steps lost",
         "Use of time",
         "Steps per second",

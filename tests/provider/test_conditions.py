@@ -265,9 +265,9 @@ def test_progress_that_was_made_counts_after_the_end_and_other_does_not_come():
     """Who looks late finds it in the record."""
     assert look(ProgressCondition(min_step=300), succeeded())[0].found is M
     finding, _ = look(ProgressCondition(min_step=301), succeeded())
-    assert (finding.found, finding.text) == (X, "job digits is Succeeded, so step 301 cannot occur any more")
+    assert (finding.found, finding.text) == (X, "job digits is Succeeded, so step 301 is no longer possible")
     finding, _ = look(ProgressCondition(metric="f1", above=1), succeeded())
-    assert finding.text == "job digits is Succeeded, so f1 above 1 (the metric was not reported) cannot occur any more"
+    assert finding.text == "job digits is Succeeded, so f1 above 1 (the metric was not reported) is no longer possible"
 
 
 def test_a_standstill_is_no_step_above_the_highest_one():

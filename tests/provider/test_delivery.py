@@ -72,7 +72,7 @@ def test_an_event_that_cannot_be_written_is_replaced_by_one_that_says_so() -> No
     event = ending_event(Ending(end=End.SUCCEEDED, name="digits", summary=summary))
 
     assert event["end"] == "error"
-    assert event["text"] == "the trigger could not deliver the end state of job digits (succeeded)"
+    assert event["text"] == "the trigger could not send the end state of job digits (succeeded)"
     assert ending_event(Ending(end=End.FAILED, name="digits", summary={"result": Hostile()}))["summary"] == {
         "result": "<Hostile>"
     }

@@ -99,7 +99,7 @@ async def test_lines_that_come_together_are_one_group():
     fake = await backend_with()
     lines = await told(fake, frozenset({0}), more=[line(0, f"step {number}") for number in range(9)])
 
-    assert lines[0] == "::group::9 lines of rank 0, the last one: step 8"
+    assert lines[0] == "::group::9 lines of rank 0; last line: step 8"
     assert lines[-1] == "::endgroup::"
     assert lines[1:-1] == [f"[rank 0 out] step {number}" for number in range(9)]
 

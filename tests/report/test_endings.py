@@ -142,4 +142,4 @@ def test_a_job_that_reports_nothing_succeeds_in_few_words():
 
 def test_a_job_without_an_attempt_has_a_story_too():
     """It was ended before it began."""
-    assert failure_story(submitted()) == "Job digits failed before its first attempt: it ended without a verdict"
+    assert failure_story(submitted()) == "Job digits failed before its first attempt: no reason was recorded"

@@ -125,7 +125,7 @@ def test_one_incident_is_told_with_all_that_a_dag_asks_for() -> None:
             "node": CULPRIT.node,
             "host": CULPRIT.host,
             "action": "restart-workers",
-            "recovered": "trained again",
+            "recovered": "training resumed",
             "seconds_lost": 2.0,
             "steps_lost": 12,
             "count": 1,

@@ -24,8 +24,10 @@ FAULT = Incident(
     [
         pytest.param({}, "training did not resume", id="still open"),
         pytest.param({"healed_at": 100.59}, "workers restarted after 0.59 s", id="no step is known"),
-        pytest.param({"healed_at": 100.59, "trained_at": 172.0}, "trained again after 1m 12s", id="the optimizer hook counts"),
-        pytest.param({"healed_at": 104.0, "resumed_step": 3}, "trained again after 4.0 s", id="told by an older version"),
+        pytest.param(
+            {"healed_at": 100.59, "trained_at": 172.0}, "training resumed after 1m 12s", id="the optimizer hook counts"
+        ),
+        pytest.param({"healed_at": 104.0, "resumed_step": 3}, "training resumed after 4.0 s", id="told by an older version"),
         pytest.param({"healed_at": 100.5, "cause": Cause.COORDINATOR}, "replaced after 0.50 s", id="a coordinator"),
         pytest.param({"healed_at": 130.0, "rung": Rung.NOTIFY}, "over after 30 s", id="only reported"),
         pytest.param({"cause": Cause.SCALE}, "", id="nothing broke"),

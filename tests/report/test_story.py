@@ -24,7 +24,7 @@ BOOM = {
     "reason": "rank 3 on node 1 (host-1) exited with code 1",
     "kind": "application-error",
     "answer": "retry-here",
-    "rule": "the table: application-error",
+    "rule": "default rule for application-error",
     "culprit": {
         "node": 1,
         "host": "host-1",
@@ -84,9 +84,11 @@ def test_an_incident_says_what_was_decided_by_which_rule(told):
     """The verdict, its rule, the budget that paid, the rung that answered and what it cost."""
     judged, done = _entry(told, "rank 3").more[-2:]
 
-    assert judged == "judged: application-error -> retry-here (by the table: application-error); charged to the process budget"
-    assert done.startswith("done: restart-workers")
-    assert "trained again after 4.0 s, 20 steps repeated (from 80 to 100)" in done
+    assert (
+        judged == "verdict: application-error -> retry-here (default rule for application-error); charged to the process budget"
+    )
+    assert done.startswith("action: restart-workers")
+    assert "training resumed after 4.0 s, 20 steps repeated (from 80 to 100)" in done
 
 
 def test_the_story_is_told_in_order_and_nothing_twice(told):
@@ -179,7 +181,7 @@ def test_one_incident_is_told_in_full(record):
         "ValueError: boom",
         "/logs/rank-3.err",
         "Traceback",
-        "by the table",
+        "default rule for",
     ):
         assert words in text
 

@@ -74,7 +74,7 @@ async def test_the_trigger_fires_when_waiting_has_become_useless():
 
     finding = await waiting
 
-    assert (finding.found, finding.text) == (Found.IMPOSSIBLE, "job digits is Succeeded, so Failed cannot occur any more")
+    assert (finding.found, finding.text) == (Found.IMPOSSIBLE, "job digits is Succeeded, so Failed is no longer possible")
 
 
 async def test_a_trigger_finds_the_job_of_another_task_when_it_is_named():

@@ -62,7 +62,7 @@ def test_what_cannot_come_ends_the_sensor_at_once(arguments, error, deferrable):
     fake = finished(FakeBackend(verdict=SUCCESS))
     sensor = on(fake, JobStateSensor, phase="Failed", deferrable=deferrable, **arguments)
 
-    with pytest.raises(error, match="digits is Succeeded, so Failed cannot occur any more"):
+    with pytest.raises(error, match="digits is Succeeded, so Failed is no longer possible"):
         sensor.execute(context(FakeTask()))
 
 

@@ -171,7 +171,7 @@ def test_the_first_rule_wins_and_rules_win_over_lists() -> None:
     assert (judged.answer, judged.cause, judged.kind) == (Answer.RETRY_ELSEWHERE, Cause.NODE, FaultKind.EXIT_CODE)
     assert judged.rule == "rule 1 of fault_tolerance.rules (exit code 3)"
     assert judge(worker(4), rules=rules, terminal=(4,)).rule == "exit code 4 is terminal"
-    assert judge(worker(4), rules=rules).rule == "the table: exit-code"
+    assert judge(worker(4), rules=rules).rule == "default rule for exit-code"
 
 
 def test_who_stays_pays_as_a_process() -> None:

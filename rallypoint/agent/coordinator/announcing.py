@@ -48,7 +48,7 @@ class Announcer:
         ours = (self._endpoint.attempt, self._endpoint.term)
         if (roster.attempt, roster.term) != ours:
             raise StaleError(
-                f"the list of agents is for attempt {roster.attempt}, term {roster.term}; this coordinator has attempt "
+                f"the request is for attempt {roster.attempt}, term {roster.term}; this coordinator has attempt "
                 f"{ours[0]}, term {ours[1]}"
             )
         wanted = set(roster.agents)

@@ -113,7 +113,7 @@ class KubeApi:
         where = f"{method} {path}"
         part = invalid_part(path)
         if part is not None:
-            raise ApiError(f"{method} {path!r}: {part!r} is not a valid name of a Kubernetes object")
+            raise ApiError(f"request {method} {path!r} was not sent: {part!r} is not a valid name of a Kubernetes object")
         session = await self._open()
         told = {"Accept": "application/json", **headers, **await asyncio.to_thread(self._authorization)}
         try:

@@ -97,10 +97,11 @@ async def keep_watch(job: OrphanedJob, source: HeartbeatSource, plan: Plan, cloc
             return
         if lease.expired and not orphaned:
             job.note(
-                "orphaned", f"no supervisor heartbeat for {in_words(plan.lease)}; the job continues (orphan policy: continue)"
+                "orphaned",
+                f"no supervisor heartbeat for {in_words(plan.lease)}; the job continues (orphan policy: continue)",
             )
         if orphaned and not lease.expired:
-            job.note("supervised", "supervisor heartbeat received again")
+            job.note("supervised", "the job's supervisor sends heartbeats again")
         orphaned = lease.expired
         await asyncio.sleep(min(look, plan.lease / 5))
 

@@ -108,7 +108,8 @@ class Publisher:
                 await self._sink.publish(bounded(status))
             except OSError as error:
                 log.warning(
-                    "cannot publish the job status (%s); the coordinator answers no agent until the status is published", error
+                    "cannot publish the job status (%s); the coordinator replies to no agent until the status is published",
+                    error,
                 )
                 await asyncio.sleep(_SINK_RETRY)
             else:

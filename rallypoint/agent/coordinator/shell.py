@@ -297,5 +297,5 @@ class Coordinator:
         self._check_dismissed()
 
     def _refuse(self, report: AgentReport, refused: Refusal) -> Refusal:
-        log.warning("rejected agent=%s host=%s: %s", report.agent, report.host, refused.reason)
+        log.warning("rejected the report of agent=%s host=%s: %s", report.agent, report.host, refused.reason)
         return refused

@@ -108,7 +108,7 @@ class Adviser:
 
     async def ask(self, failure: Failure) -> Advice:
         """Return what the extension says; NORMAL with a note when it does not, in time."""
-        name = f"extension {self._plan.failures.failover_extension}"
+        name = f"failover extension {self._plan.failures.failover_extension}"
         if self._loading is None:
             return Advice(failover=Failover.NORMAL)
         try:
@@ -157,7 +157,7 @@ class Adviser:
             hello = await host.hear()
         except (EOFError, OSError) as error:
             name = self._plan.failures.failover_extension
-            raise ConfigError(f"extension {name}: the process of the extension exited while importing the class") from error
+            raise ConfigError(f"failover extension {name}: its process exited while it imported the class") from error
         if "error" in hello:
             raise ConfigError(str(hello["error"]))
         return host

@@ -42,7 +42,8 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import FaultKind
-from rallypoint.wire.messages import AgentReport, Assignment, Continue, Reply
+from rallypoint.wire.messages import AgentReport, Assignment, Continue, Regroup, Reply
+from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Outcome
 
 __all__ = ["Ending", "NodeAgent"]
@@ -180,7 +181,9 @@ class NodeAgent:
         elif isinstance(word, wire.Failed):
             self._events.put_nowait(_StepSeen(local_rank=local_rank, word=word))
         elif isinstance(word, wire.Regrouped):
-            log.info("worker local_rank=%d joined round %d and continues from step %d", local_rank, word.round, word.step)
+            log.info(
+                "worker local_rank=%d joined round %d in place; it continues from step %d", local_rank, word.round, word.step
+            )
         if known and word is not None:
             for capability in self._parts.capabilities:
                 capability.on_message(local_rank, word)
@@ -219,8 +222,7 @@ class NodeAgent:
             self._node, actions = decide.step(before, event)
             if isinstance(event, Answered):
                 self._talker.take()
-            if self._node.phase is not before.phase:
-                log.debug("%s -> %s", before.phase.value, self._node.phase.value)
+            self._log_change(before, event)
             if isinstance(event, WorkersGone) and not self._node.alive:
                 await self._parts.round.finish()
                 await self._parts.ports.look()
@@ -229,6 +231,13 @@ class NodeAgent:
                     return await self._end(action)
                 await self._do(action)
             self._tell_news()
+
+    def _log_change(self, before: Node, event: events.Event) -> None:
+        if self._node.phase is before.phase:
+            return
+        log.debug("%s -> %s", before.phase.value, self._node.phase.value)
+        if before.phase is Phase.RUNNING and isinstance(event, Answered) and isinstance(event.reply, Regroup):
+            log.info("round %d ended: %s", before.round, clean_text(event.reply.reason))
 
     async def _do(self, action: StartWorkers | StopWorkers | LeaveWorld | AskExtension) -> None:
         if isinstance(action, StartWorkers):
@@ -288,7 +297,7 @@ class NodeAgent:
             workers=with_few_tails(action.failures),
         )
         advice = await self._parts.adviser.ask(failure)
-        log.info("the class of --dynamic-failover-extension returned %s for the last failure", advice.failover.name)
+        log.info("failover extension (--dynamic-failover-extension) returned %s for the last failure", advice.failover.name)
         self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
 
     async def _start(self, action: StartWorkers) -> None:
@@ -310,9 +319,10 @@ class NodeAgent:
             self._events.put_nowait(WorkersEnded(ranks=frozenset({failure.local_rank}), failures=(failure,)))
         else:
             last = assignment.first_rank + self._config.plan.nproc_per_node - 1
-            ranks = f"ranks {assignment.first_rank}-{last} of {assignment.world_size}"
-            on = f"; {len(action.kept)} kept their process" if action.kept else ""
-            log.info("round %d: started %s%s, store=%s", assignment.fence.round, ranks, on, assignment.store)
+            first = assignment.first_rank
+            ranks = f"rank{f' {first}' if last == first else f's {first}-{last}'} of {assignment.world_size}"
+            on = f", {len(action.kept)} worker processes kept" if action.kept else ""
+            log.info("round %d: started workers, %s%s, store=%s", assignment.fence.round, ranks, on, assignment.store)
             for capability in self._parts.capabilities:
                 capability.after_workers()
 

@@ -219,7 +219,7 @@ def _assigned(node: Node, assignment: Assignment) -> _Step:
     if assignment.fence.round <= node.round:
         return node, ()  # said again: the answer to a report that crossed with it
     if node.phase is not Phase.JOINING:
-        return _regroup(node, f"the other nodes continued in round {assignment.fence.round}", dead=True)
+        return _regroup(node, f"the other nodes continue in round {assignment.fence.round}", dead=True)
     if node.kept and not assignment.kept:
         # Nobody lives on in this world. It is asked for again when they are gone, and given again.
         return _stop(dataclasses.replace(node, phase=Phase.REGROUPING, kept=frozenset()), at_once=True)

@@ -39,7 +39,7 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
         return Launcher(spawner, None)
     if plan.workers.start_method in ("spawn", "forkserver"):
         log.info(
-            "no standby workers: they are forked, but the start method is %s; workers start as new processes",
+            "no standby workers: they need --start-method fork, but the start method is %s; workers start as new processes",
             plan.workers.start_method,
         )
         return Launcher(spawner, None)

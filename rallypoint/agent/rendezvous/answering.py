@@ -33,7 +33,7 @@ def answer(state: State, agent: str) -> Reply | None:
         running = peer.report.state is AgentState.RUNNING
         asked = capabilities.reply_for(state, peer.report)
         return asked if running else None
-    return Regroup(fence=state.fence, reason=f"the other nodes continued in round {state.fence.round}")
+    return Regroup(fence=state.fence, reason=f"the other nodes continue in round {state.fence.round}")
 
 
 def _is_current(state: State, peer: Peer) -> bool:

@@ -231,7 +231,7 @@ def trained(state: State, now: float) -> State:
     known = [dataclasses.replace(i, trained_at=now) for i in open_]
     state = dataclasses.replace(state, incidents=merge_incidents(state.incidents, known))
     took = now - min(i.detected_at for i in open_)
-    return event(state, "resumed", f"first optimizer step {took:.1f} s after the fault was detected", now)
+    return event(state, "resumed", f"first optimizer step {took:.1f} s after the interruption", now)
 
 
 def _steps(peer: Peer, round_: int) -> bool:

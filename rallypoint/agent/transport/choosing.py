@@ -173,7 +173,7 @@ class Exchanges:
 
             port = await grpc_port(endpoint, self._tls)
             if port is None:
-                raise UnreachableError(f"{endpoint.address}: no coordinator answers")
+                raise UnreachableError(f"no coordinator responds at {endpoint.address}")
             self._found[endpoint] = port
         return dataclasses.replace(endpoint, grpc=port)
 

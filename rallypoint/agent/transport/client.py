@@ -190,9 +190,11 @@ class CoordinatorClient:
             if exchange.done():
                 return exchange.result()
             if any(one.done() for one in news):
-                raise UnreachableError(f"{endpoint.address}: another coordinator replaced this coordinator during the request")
+                raise UnreachableError(
+                    f"the coordinator at {endpoint.address} was replaced by another coordinator during the request"
+                )
             self._late.add(exchange)
-            raise UnreachableError(f"{endpoint.address}: no answer within {seconds:.0f} s")
+            raise UnreachableError(f"the coordinator at {endpoint.address} did not respond within {seconds:.0f} s")
         finally:
             ended = [one for one in (exchange, *news) if not one.done() and one not in self._late]
             for one in ended:

@@ -96,7 +96,7 @@ class GrpcServer:
         except (OSError, RuntimeError) as error:
             await self.close()
             raise ConfigError(f"cannot open port {port} on {host} for gRPC: {error}") from error
-        self._sweeping = in_background(self._sweep(port), log, "looking for silent connections")
+        self._sweeping = in_background(self._sweep(port), log, "closing unauthenticated gRPC connections")
         return port
 
     async def _sweep(self, port: int) -> None:

@@ -77,7 +77,7 @@ def _read(url: str, status: int, body: bytes) -> Reply:
     if status == VERSION_REFUSED:
         raise ConfigError(f"the coordinator at {url} rejected the request: {body[:200].decode(errors='replace')}")
     if status != 200:
-        raise UnreachableError(f"{url}: HTTP {status}: {body[:200].decode(errors='replace')}")
+        raise UnreachableError(f"request {url} failed with HTTP status {status}: {body[:200].decode(errors='replace')}")
     try:
         return reply_from_json(parse(body))
     except codec.VersionError as error:

@@ -60,7 +60,7 @@ class Secured:
 
     def refusal(self) -> asyncio.Protocol:
         """Return the protocol of a connection without TLS."""
-        self.refused("the other side does not use TLS")
+        self.refused("the peer does not use TLS")
         return _Refusal()
 
     def _shaken(self, shaken: asyncio.Future[None]) -> None:
@@ -74,8 +74,8 @@ class Secured:
         if now - self._said < _LINES_EVERY:
             self._unsaid += 1
             return
-        more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
-        log.warning("a connection was refused: %s%s", why, more)
+        more = f" ({self._unsaid} more rejected connections since the last log line)" if self._unsaid else ""
+        log.warning("rejected a TLS connection: %s%s", why, more)
         self._said, self._unsaid = now, 0
 
 

@@ -186,7 +186,7 @@ class Host:
             await self._started(unit, role)
         except (ConfigError, SetupError, OSError) as error:
             code = error.code if isinstance(error, SetupError) else 127
-            log.warning("%s cannot be started: %s", name, error)
+            log.warning("instance %s cannot be started: %s", name, error)
             _ended(unit, UnitExit(exit_code=code, reason=f"{name} cannot be started: {error}", ended_at=time.time()))
             return
         code = await unit.ended

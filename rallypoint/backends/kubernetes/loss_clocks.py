@@ -60,7 +60,7 @@ def clocks_of(record: JobRecord, pods: Iterable[PodView], ages: dict[str, float 
             continue
         unless = f"unless machine {pod.host} renews its Lease or the pod answers"
         if ending:
-            then = f"pod {pod.name} is removed by force"
+            then = f"pod {pod.name} is deleted with force"
         elif pod.labels.part is Part.COORDINATOR:
             then = "the coordinator is lost and the next one starts"
         else:

@@ -186,8 +186,8 @@ class LostPods:
             return
         what = "the coordinator" if pod.labels.part is Part.COORDINATOR else f"the agent of node {pod.labels.node}"
         since = f"has not renewed its Lease for {overdue:.0f} s" if overdue else "sends no reports, and its pods were evicted"
-        reason = f"machine {pod.host} {since}, and {what} on it does not answer"
-        log.warning("job %s: %s", pod.labels.job, reason)
+        reason = f"Kubernetes node {pod.host} {since}, and {what} on it does not respond"
+        log.warning("job=%s: %s", pod.labels.job, reason)
         self._reasons[pod.uid] = reason
         self._hosts.add(pod.host)
         self._cluster.cache.tell(pod.labels.job)

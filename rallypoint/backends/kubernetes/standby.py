@@ -56,7 +56,7 @@ async def _keep(cluster: Cluster, store: Store, machines: Machines, job: str, mi
             told = ""
         except BackendError as error:
             if str(error) != told:
-                log.warning("job %s: cannot start a standby pod for the supervisor: %s", job, error)
+                log.warning("job=%s: cannot start a standby pod for the supervisor: %s", job, error)
             told = str(error)
         await asyncio.sleep(_LOOK)
 
@@ -78,7 +78,7 @@ async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, 
             return
         await cluster.delete("pods", name, uid=found["metadata"]["uid"], grace=0)
         log.info(
-            "job %s: deleted the standby supervisor pod %s: %s",
+            "job=%s: deleted the standby supervisor pod %s: %s",
             job,
             name,
             f"machine {host} is lost" if lost else "the pod has ended",

@@ -54,7 +54,7 @@ class Statuses:
         try:
             return None if stored is None else await self._store.status_age(stored.record)
         except BackendError as error:
-            log.debug("job %s: cannot determine the age of the job status: %s", name, error)
+            log.debug("job=%s: cannot determine the age of the job status: %s", name, error)
             return None
 
     def silent(self, uid: str) -> bool:

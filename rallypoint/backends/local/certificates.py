@@ -40,9 +40,9 @@ def renew(folder: JobFolder, job: str, now: float, *, after: float = RENEW_AFTER
         # The key first: until the certificate follows, agents keep those that they have read.
         _write(folder, renewed(files, job, now, lifetime=lifetime), (KEY, CERTIFICATE))
     except (OSError, ValueError, BackendError) as error:
-        log.warning("job %s: cannot renew the TLS certificate: %s", job, error)
+        log.warning("job=%s: cannot renew the TLS certificate: %s", job, error)
         return False
-    log.info("job %s: renewed the TLS certificate", job)
+    log.info("job=%s: renewed the TLS certificate", job)
     return True
 
 

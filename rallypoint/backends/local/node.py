@@ -143,7 +143,7 @@ class NodeFolder:
         alive = shim.alive()
         ended = read_optional(Exit, self.path / EXIT_FILE)
         if ended is None and not alive:
-            reason = f"its shim, process {shim.pid}, exited without writing an exit file"
+            reason = f"its parent process (shim), pid {shim.pid}, exited without writing an exit file"
             return self._seen(shim, state=NodeState.LOST, present=shim.left_something(), reason=reason)
         if ended is None:
             return self._seen(shim, state=NodeState.ENDING if self._asked_to_end() else NodeState.RUNNING, present=True)
@@ -246,6 +246,6 @@ class NodeFolder:
                     return
                 time.sleep(0.01)
             cgroup.remove(cgroup.of_user(shim.cgroup, user))
-            write_exit(str(self.path), exit_code=None, reason=f"its shim, process {shim.pid}, was killed")
+            write_exit(str(self.path), exit_code=None, reason=f"its parent process (shim), pid {shim.pid}, was killed")
         finally:
             os.close(lock)

@@ -27,7 +27,7 @@ def sweep(store: Store, now: float) -> None:
         except HeldError:
             continue  # somebody looks after it
         except BackendError as error:
-            log.info("job=%s: cannot check whether the job has ended: %s", name, error)
+            log.info("job=%s: cannot check whether the job has ended: %s; retrying later", name, error)
 
 
 def _expired(store: Store, name: str, now: float) -> JobRecord | None:

@@ -106,7 +106,7 @@ class Cluster:
         except _BROKEN as error:
             raise BackendError(f"cannot reach the Ray dashboard at {self.access.url}: {_words(error)}") from error
         except ValueError as error:
-            raise BackendError(f"{method} {where}: the answer is not JSON; expected the URL of a Ray dashboard") from error
+            raise BackendError(f"{method} {where}: the response is not JSON; expected the URL of a Ray dashboard") from error
 
     async def submit(self, uid: str) -> None:
         """Submit the Ray job that finds or creates the ledger; a second one of the same id is fine."""
@@ -167,7 +167,7 @@ class Cluster:
             ) as answer:
                 found = json.loads(await answer.text())
                 if answer.status == 401:
-                    raise LedgerLostError(f"another program answers at the address of the ledger, {url}")
+                    raise LedgerLostError(f"the process at the ledger's address is not the ledger: {url}")
         except (*_BROKEN, ValueError) as error:
             raise LedgerLostError(f"cannot reach the ledger at {url}: {_words(error)}") from error
         if "error" in found:

@@ -87,7 +87,7 @@ class SnapshotKeeper:
         try:
             self._owned = await asyncio.to_thread(own_folder, self._path)
         except OSError as error:
-            log.warning("snapshots in memory are off: %s: %s", self._path, error.strerror)
+            log.warning("in-memory snapshots are off: %s: %s", self._path, error.strerror)
             return
         if self._replicas is not None:
             await self._replicas.begin()
@@ -184,11 +184,11 @@ class SnapshotKeeper:
             found = own(everything(folder))
             destination = self.destination()
             if found and destination is None:
-                log.warning("cannot store the last snapshot: neither the script nor the job sets a checkpoint folder")
+                log.warning("cannot write the last in-memory snapshot to storage: no checkpoint folder is set in script or job")
             elif found and destination is not None and found[0].part.age != self._looked_at:
                 self._persist_to(open_store(destination.where), found, destination)
         except (CheckpointError, OSError) as error:
-            log.error("cannot store the last snapshot: %s", error)  # noqa: TRY400  it says all
+            log.error("cannot write the last in-memory snapshot to storage: %s", error)  # noqa: TRY400  it says all
         finally:
             loop.call_soon_threadsafe(self._done)
 

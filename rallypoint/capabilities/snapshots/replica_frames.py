@@ -116,7 +116,7 @@ def read_answer(sock: socket.socket) -> None:
     text = bytearray()
     while not text.endswith(b"\n"):
         if len(text) > _ANSWER_LIMIT:
-            raise ReplicaError("answer: too long")
+            raise ReplicaError("the reply of the other node is too long")
         text += read_exactly(sock, 1)
     try:
         told = codec.loads(Answer, bytes(text))

@@ -110,9 +110,9 @@ class ReplicaSender:
             area = area_of(self._folder, offer.local_rank)
             one = next((one for one in held(area) if one.part.age == (offer.fence, offer.step)), None)
             if one is None:
-                return self._said(f"step {offer.step} of local rank {offer.local_rank} no longer exists")
+                return self._said(f"local rank {offer.local_rank} has already overwritten the snapshot of step {offer.step}")
             if one.part.whole:
-                return self._said("the state is not sharded; every node has all of it")
+                return self._said("not needed, because the state is not sharded and each node has a full copy")
             head = Head(attempt=self._attempt, ranks=ranks, part=one.text.decode())
             await in_thread(lambda: send(one, head, target, self._secret, self._tls), "rallypoint-replica")
         except (ReplicaError, CheckpointError, OSError) as error:

@@ -44,7 +44,7 @@ class SchedulingPreCheckOperator:
         """Compare the nodes that have come with those that must."""
         strategy, timeout = job_args.pending_fail_strategy, job_args.pending_timeout
         if strategy in (-1, 0) or timeout <= 0:
-            return PreCheckResult(result_msg="skipped: pending nodes are ignored")
+            return PreCheckResult(result_msg="skipped, because the job ignores pending nodes")
         needed = job_args.max_nodes if strategy == 2 else job_args.min_nodes
         here = sum(node.status == "Running" for node in job_args.nodes)
         if here >= needed:

@@ -167,7 +167,7 @@ def resolve(
         return _first_possible(wanted, able, situation)
     if Ability.RETRY in able:
         return Choice(strategy=Strategy.RETRY, reason=f"all faults are of type {faults[0].type.value}, which may be retried")
-    return _last(wanted, able, "retry was selected, but the processes do not support it")
+    return _last(wanted, able, "retry was selected, but the training processes do not support retry")
 
 
 def _unasked(wanted: frozenset[Strategy], situation: Situation) -> Choice:
@@ -176,7 +176,9 @@ def _unasked(wanted: frozenset[Strategy], situation: Situation) -> Choice:
     if best is Strategy.DUMP and ill:
         reason = f"dump is the best configured strategy, and the job is {situation.health.value}"
         return Choice(strategy=Strategy.DUMP, at_once=True, reason=reason)
-    return Choice(strategy=Strategy.EXIT, pause=True, reason="the processes have not reported their strategies")
+    return Choice(
+        strategy=Strategy.EXIT, pause=True, reason="the training processes have not reported which strategies they support"
+    )
 
 
 def as_ordinary(faults: Iterable[Fault], *, supported: bool = True, retried: bool = False) -> bool:
@@ -238,10 +240,10 @@ def _from_recover(wanted: frozenset[Strategy], able: frozenset[Ability], situati
         if situation.master_faulty:
             reason = "the pod of rank 0 would have to be replaced, so the whole job is rescheduled"
             return Choice(strategy=Strategy.RECOVER, job_level=True, reason=reason)
-        return Choice(strategy=Strategy.RECOVER, reason="the faulty pods can be replaced while the others wait")
+        return Choice(strategy=Strategy.RECOVER, reason="the faulty pods can be replaced while the other pods wait")
     if _may_shrink(wanted, able, situation) and not (situation.rescheduling and situation.returned):
         wait = max(0.0, situation.elastic_wait - situation.waited) if situation.rescheduling else 0.0
-        reason = "the lost pod may still return" if wait else "the job can shrink to the remaining pods"
+        reason = "the lost pod can still come back" if wait else "the job can shrink to the remaining pods"
         return Choice(strategy=Strategy.ELASTIC_TRAINING, wait=wait, reason=reason)
     return _last(wanted, able, "no other configured strategy is possible")
 

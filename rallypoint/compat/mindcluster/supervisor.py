@@ -250,7 +250,7 @@ def _unanswered(turn: Turn, why: str) -> Step:
 
 def _next(turn: Turn, decision: Decision) -> tuple[Deadline, ...]:
     settings = turn.policy.scheduling or Scheduling()
-    waits = over(turn.record, _WAIT, settings.wait_reschedule_timeout, "the next strategy is used")
+    waits = over(turn.record, _WAIT, settings.wait_reschedule_timeout, "the supervisor tries the next strategy")
     checks = decision.look_at is not None and decision.look_at > turn.record.clock
-    rounds = Deadline(at=decision.look_at or 0.0, clock=_ROUNDS, then="the replaced pods are checked again")
+    rounds = Deadline(at=decision.look_at or 0.0, clock=_ROUNDS, then="the supervisor checks the replaced pods again")
     return (*((rounds,) if checks else ()), *((waits,) if waits is not None else ()))

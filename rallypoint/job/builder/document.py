@@ -217,7 +217,7 @@ class _Writer:
         given = {"total": total, "nnodes": least, "nproc_per_node": workers, "per_group": group}
         told = ", ".join(f"{name} {value}" for name, value in given.items() if value is not None)
         if workers and group and workers != group:
-            self._refuse(f"{path}per_group", f"{told} contradict each other; expected equal nproc_per_node and per_group")
+            self._refuse(f"{path}per_group", f"{told} are not allowed together; expected equal nproc_per_node and per_group")
             return {}
         size = workers or group or written.get("nproc_per_node") or _workers_of(total, least, most)
         if total == 0:
@@ -228,7 +228,7 @@ class _Writer:
         nodes: Any = written.get("nodes", 1) if least is None else least if most is None else f"{least}:{most}"
         if total is not None:
             if total % size or (least is not None and (most not in {None, least} or total != least * size)):
-                self._refuse(f"{path}total", f"{told} contradict each other; expected total = nnodes x {size}")
+                self._refuse(f"{path}total", f"{told} are not allowed together; expected total = nnodes x {size}")
                 return {}
             nodes = total // size
         return {"nodes": nodes, "nproc_per_node": size}

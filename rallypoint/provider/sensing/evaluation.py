@@ -216,7 +216,7 @@ def _missing(
         text = f"job {record.name}: {_round(values)}, of {wanted} nodes, for {memory.spent:.0f} s{_named(values['missing'])}"
         return Finding(found=Found.MET, text=text, values=values), memory
     wake = limit - memory.spent if short else None
-    return not_yet("a round with members missing", record, values, wake=wake), memory
+    return not_yet("a round with missing nodes", record, values, wake=wake), memory
 
 
 def _enough(asked: RendezvousCondition, status: JobStatus | None, nodes: int) -> bool:

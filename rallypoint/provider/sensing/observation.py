@@ -91,7 +91,7 @@ def not_yet(what: str, record: JobRecord, values: dict[str, Any], *, wake: float
     if record.phase in _OVER:
         failed = record.verdict is not None and record.phase is Phase.FAILED
         verdict = f": {record.verdict.message}" if record.verdict is not None and failed else ""
-        text = f"job {record.name} is {record.phase.value}, so {what} cannot occur any more{verdict}"
+        text = f"job {record.name} is {record.phase.value}, so {what} is no longer possible{verdict}"
         return Finding(found=Found.IMPOSSIBLE, text=text, values=values)
     text = so_far or f"job {record.name} is {record.phase.value or 'submitted'}"
     return Finding(found=Found.WAITING, text=text, values=values, wake=wake)

@@ -168,7 +168,7 @@ class _Stream:
                 if isinstance(error, JobNotFoundError) or loop.time() - failing >= PATIENCE:
                     self._fail(error)
                     return
-                log.warning("job %s: %s; retrying in %g s", self._name, error, pause)
+                log.warning("job=%s: %s; retrying in %g s", self._name, error, pause)
             except Exception as error:  # noqa: BLE001  whatever it is, those who wait must not wait for ever
                 self._fail(error)
                 return

@@ -42,7 +42,7 @@ class Fact:
 class Fault:
     """One incident, as it is told: what broke where, what was done about it by which rung, and what it cost.
 
-    `recovered` is how it ended, `trained again after 4.4 s`, "" while it has not.
+    `recovered` is how it ended, `training resumed after 4.4 s`, "" while it has not.
     `tail` is the culprit's last lines, `evidence` where each rank of a world stood that hangs.
     """
 

@@ -61,10 +61,12 @@ class QueueStore:
             self._changed.notify_all()
 
     def _full(self) -> RolesError:
-        return QueueFullError(f"queue {self._name}: no free place within the timeout; all {self._maxsize} are taken")
+        return QueueFullError(
+            f"queue {self._name}: the queue is full ({self._maxsize} items) and had no free place within the timeout"
+        )
 
     def _empty(self) -> RolesError:
-        return QueueEmptyError(f"queue {self._name}: no item within the timeout")
+        return QueueEmptyError(f"queue {self._name}: no item arrived within the timeout")
 
     def _wait(self, good: Callable[[], bool], until: float, waits: Callable[[], bool], error: Callable[[], RolesError]) -> None:
         waited = False
@@ -140,7 +142,7 @@ class DataQueue:
         """Remove and return the oldest item; wait for one.
 
         Raises:
-            QueueEmptyError: there was no item within the timeout; it is also a `queue.Empty`.
+            QueueEmptyError: there was no item arrived within the timeout; it is also a `queue.Empty`.
             Restarted, UnreachableError, CallTimeoutError: as `put`.
 
         """

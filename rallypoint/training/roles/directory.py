@@ -124,7 +124,7 @@ class FolderDirectory:
             try:
                 return read_entry(file.read(ENTRY_LIMIT + 1))
             except (WireError, OSError) as error:
-                log.warning("ignoring %s: %s", path, error)
+                log.warning("ignored the invalid entry %s of the role directory: %s", path, error)
                 return None
 
 
@@ -153,7 +153,7 @@ class HttpDirectory:
             listed = json.loads(text)
             found = [read_entry(json.dumps(one)) for one in listed["entries"]]
         except (ValueError, TypeError, KeyError, RecursionError) as error:
-            raise OSError(f"the directory at {self._settings.url} sent an invalid answer: {error}") from error
+            raise OSError(f"the role directory at {self._settings.url} sent an invalid response: {error}") from error
         return {entry.name: entry for entry in found}
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
@@ -165,11 +165,11 @@ class HttpDirectory:
             answer = connection.getresponse()
             text = answer.read(_ANSWER_LIMIT)
         except http.client.HTTPException as error:
-            raise OSError(f"the directory at {self._settings.url} sent an invalid answer: {error!r}") from error
+            raise OSError(f"the role directory at {self._settings.url} sent an invalid response: {error!r}") from error
         finally:
             connection.close()
         if answer.status not in {http.client.OK, http.client.NOT_FOUND, http.client.CONFLICT}:
-            raise OSError(f"the directory at {self._settings.url} answered {answer.status}: {text[:200]!r}")
+            raise OSError(f"the role directory at {self._settings.url} returned HTTP status {answer.status}: {text[:200]!r}")
         return answer.status, text
 
     def _connection(self) -> http.client.HTTPConnection:
@@ -186,4 +186,4 @@ def _entry(text: bytes) -> RoleEntry:
     try:
         return read_entry(text)
     except WireError as error:
-        raise OSError(f"the directory sent an invalid entry: {error}") from error
+        raise OSError(f"the role directory sent an invalid entry: {error}") from error

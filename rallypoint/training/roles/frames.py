@@ -231,7 +231,7 @@ def _memory(size: int) -> bytearray | mmap.mmap:
 
 def _server_nonce(told: bytes) -> bytes:
     if told[: len(_MAGIC)] != _MAGIC:
-        raise ProtocolError("the process at this address does not answer calls between roles of this version")
+        raise ProtocolError("the process at this address does not support this version of calls between roles")
     return told[len(_MAGIC) :]
 
 

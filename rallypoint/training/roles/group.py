@@ -130,7 +130,7 @@ def _together(ranks: Sequence[int], call: Callable[[int], Any]) -> tuple[Reply, 
 def _rows(columns: Sequence[Sequence[Any]]) -> list[tuple[Any, ...]]:
     lengths = {len(column) for column in columns}
     if len(lengths) != 1:
-        raise RolesError(f"call_batch: columns of lengths {sorted(lengths)} are not allowed; expected equal lengths")
+        raise RolesError(f"call_batch: argument lists of lengths {sorted(lengths)} are not allowed; expected equal lengths")
     return list(zip(*columns, strict=True))
 
 

@@ -125,7 +125,7 @@ class Target:
             if answer.head.get("error") == "other":
                 # The rank of an elastic worker has changed, or another process has the port of the one in the directory.
                 self._network.give_back(entry, channel)
-                self._pause(_LATER, until, timeout, "another instance answers at its address")
+                self._pause(_LATER, until, timeout, "another instance responds at its address")
                 continue
             return self._value(channel, entry, answer, (until, timeout, method))
 
@@ -203,9 +203,9 @@ class Target:
                 channel.send(Frame(kind=Kind.RECEIVED, head={"received": True}), until=until)
             return value
         if error == "late":
-            raise CallTimeoutError(f"{self._label}: executed other calls for {timeout:g} s; {method} was not executed")
+            raise CallTimeoutError(f"{self._label}: busy with other calls for {timeout:g} s; {method} was not executed")
         if answer.kind is not Kind.ERROR or error != "raised":
-            raise ProtocolError(f"{self._label}: sent an answer that is not allowed")
+            raise ProtocolError(f"{self._label}: the process sent an invalid response")
         kind, message, trace = (str(head.get(key, "")) for key in ("type", "message", "traceback"))
         raise RemoteError(entry.role, entry.rank, type_name=kind, message=message, traceback=trace)
 
@@ -259,7 +259,7 @@ class Target:
             head = {"to": [entry.role, None, entry.id], "method": PING, "left": LOOK, "value": None}
             channel.send(Frame(kind=Kind.CALL, head=head), until=until)
             if channel.receive(until=until).kind is not Kind.RESULT:
-                raise ProtocolError(f"{self._label}: another process answers")
+                raise ProtocolError(f"{self._label}: another process responds at the address of this instance")
         finally:
             channel.close()
 

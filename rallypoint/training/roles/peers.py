@@ -89,7 +89,9 @@ def wait_for(role: str, timeout: float = DEFAULT_TIMEOUT, *, network: Network | 
         left = until - time.monotonic()
         if left <= 0:
             why = why or ", ".join(f"{peer.role}/{peer.rank} ({peer.state.value})" for peer in missing[:10])
-            raise UnreachableError(f"{role}: {len(missing)} of {len(found)} instances do not answer after {timeout:g} s: {why}")
+            raise UnreachableError(
+                f"{role}: {len(missing)} of {len(found)} instances do not respond after {timeout:g} s: {why}"
+            )
         time.sleep(min(pause, left))
         pause = min(pause * 2, _LATER)
 

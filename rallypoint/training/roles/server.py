@@ -108,7 +108,7 @@ class Server:
             except OSError as error:
                 if self._listener is not listener:
                     return
-                log.error("cannot accept calls of other roles: %s", error.strerror)  # noqa: TRY400  one line
+                log.error("cannot accept calls from other roles: %s", error.strerror)  # noqa: TRY400  one line
                 time.sleep(_PAUSE)
                 continue
             if not self._admit(sock, address[0]):
@@ -160,7 +160,7 @@ class Server:
         except ProtocolError as error:
             log.warning("closed a connection from %s: %s", peer, error)
         except (RolesError, OSError) as error:
-            log.debug("a connection from %s ended: %s", peer, error)
+            log.debug("the connection from %s was lost: %s", peer, error)
         finally:
             self._forget(mine[0])
             with contextlib.suppress(OSError):
@@ -196,7 +196,7 @@ class Server:
     def _require_receipt(channel: Channel) -> None:
         frame = channel.receive(until=time.monotonic() + _SILENCE)
         if frame.kind is not Kind.RECEIVED:
-            raise ProtocolError("expected the confirmation of a result")
+            raise ProtocolError("invalid message; expected the confirmation of a result")
 
     def _execute(self, name: str, value: Any, caller: Caller) -> tuple[Outcome, Frame]:
         """Return the outcome and the frame to send."""
@@ -249,7 +249,7 @@ def _call_of(frame: Frame) -> tuple[list[Any], str, float, Any]:
     to, name, left = (frame.head.get(key) for key in ("to", "method", "left"))
     if frame.kind is Kind.CALL and isinstance(to, list) and len(to) == 3 and isinstance(name, str) and _is_timeout(left):
         return to, name, float(left), frame.head.get("value")  # type: ignore[arg-type]
-    raise ProtocolError("expected a call with an instance, a method and a timeout")
+    raise ProtocolError("invalid call; expected an instance, a method and a timeout")
 
 
 def _is_timeout(left: Any) -> bool:

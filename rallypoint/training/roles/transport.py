@@ -76,7 +76,7 @@ class Channel:
             if count == 0:
                 if self._reader.between:
                     return None
-                raise ConnectionResetError("the connection ended within a message")
+                raise ConnectionResetError("the connection was closed in the middle of a message")
             frame = self._reader.received(count)
             if frame is not None:
                 return frame
@@ -99,7 +99,7 @@ class Channel:
     def _receive_part(self) -> int:
         count = self.sock.recv_into(self._reader.target())
         if count == 0:
-            raise ConnectionResetError("the other side closed the connection")
+            raise ConnectionResetError("the other process closed the connection")
         return count
 
     def _send_part(self, view: memoryview, until: float, watch: Watch | None) -> None:

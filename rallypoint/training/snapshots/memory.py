@@ -130,7 +130,7 @@ class SnapshotMemory:
             try:
                 reserving.result()
             except NoRoomError as error:
-                _log.debug("buffer preallocation failed: %s", error)
+                _log.debug("cannot allocate buffers for snapshots in advance: %s", error)
 
     def wait(self) -> None:
         """Return when the last snapshot is complete; raises what went wrong with it."""
@@ -262,7 +262,7 @@ class Replicas:
         try:
             told = codec.loads(Settled, _line(self._socket))
         except (OSError, ValueError) as error:
-            self._give_up(f"the agent does not answer: {error}")
+            self._give_up(f"the agent does not respond: {error}")
             return
         if told.error:
             _log.debug("the snapshot of step %d was not copied to another node: %s", told.step, told.error)

@@ -136,7 +136,7 @@ class Snapshots:
             self._memory.take(step, self._state)
         except NoRoomError as error:
             if not self._no_room:
-                _log.error("snapshots in memory are off: %s", error)
+                _log.error("in-memory snapshots are off: %s", error)
             self._no_room = True
             return False
         self._no_room = False

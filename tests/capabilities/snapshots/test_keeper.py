@@ -138,7 +138,7 @@ async def test_nowhere_to_go_is_said(keepers, caplog):
     keeper.breakpoint()
     await keeper.close()
 
-    assert "neither the script nor the job sets a checkpoint folder" in caplog.text
+    assert "no checkpoint folder is set in script or job" in caplog.text
 
 
 @BLOCKS
@@ -150,7 +150,7 @@ async def test_a_storage_that_cannot_be_written_is_said(keepers, tmp_path, caplo
     keeper.breakpoint()
     await keeper.close()
 
-    assert "cannot store the last snapshot" in caplog.text
+    assert "cannot write the last in-memory snapshot to storage" in caplog.text
 
 
 @BLOCKS

@@ -210,8 +210,8 @@ async def test_a_worker_is_told_when_the_neighbour_has_it_or_why_not(tmp_path: P
     sender.assigned(target, range(1, 2))
     assert await said(2) == Settled(step=2)
     assert kept(tmp_path) == [2]
-    assert "no longer exists" in (await said(3)).error
-    assert (await said(4)).error == "the state is not sharded; every node has all of it"
+    assert "already overwritten the snapshot" in (await said(3)).error
+    assert (await said(4)).error == "not needed, because the state is not sharded and each node has a full copy"
     sender.assigned("127.0.0.1:1", range(1, 2))
     assert "127.0.0.1:1: " in (await said(2)).error
     writer.close()

@@ -334,7 +334,7 @@ def test_an_operator_that_fails_is_not_content(name: str, said: str) -> None:
     [
         pytest.param("no.such", "Disk", "cannot import module no.such: ModuleNotFoundError", id="no module"),
         pytest.param("checks_of_job", "Disc", "module checks_of_job has no class Disc", id="no class"),
-        pytest.param("checks_of_job", "__name__", "has no class, but another object, named", id="no class but a name"),
+        pytest.param("checks_of_job", "__name__", "in module checks_of_job is not a class", id="no class but a name"),
         pytest.param("checks_of_job", "NoCheck", "class NoCheck has no method check()", id="no check"),
         pytest.param(
             "checks_of_job", "Wrong", "get_retry_interval_secs() returned -1; expected 0 or more", id="a wrong interval"

@@ -100,7 +100,7 @@ def test_all_problems_are_in_one_error():
         "groups[0].roles",
     ]
     assert found["roles.elastic.total"] == (
-        "total 6, nnodes 2, nproc_per_node 2 contradict each other; expected total = nnodes x 2"
+        "total 6, nnodes 2, nproc_per_node 2 are not allowed together; expected total = nnodes x 2"
     )
     assert found["roles.r.resource.gpus"] == "is not a known resource; did you mean 'gpu'?"
 

@@ -132,7 +132,7 @@ def test_a_second_submission(place: Path, home: Path) -> None:
     assert "already running with another specification" in other.stderr
     kill(job.supervisor())
     attached = cli("submit", place / "rl.json")
-    assert "already existed without a supervisor and continues" in attached.stdout
+    assert "already exists; it had no supervisor and continues now" in attached.stdout
 
     assert job.pids() == before
     job.may_end()

@@ -112,7 +112,7 @@ class Launcher:
 
     def _say(self, reason: str) -> None:
         if not self._said:
-            log.info("workers start as new processes, not as forks of the preload process: %s", reason)
+            log.info("no standby workers: %s; workers start as new processes", reason)
         self._said = True
 
     async def program(self, command: Command, ended: Ended) -> int:

@@ -286,7 +286,7 @@ class StandbyPool:
     def _give_up(self, reason: str) -> None:
         """Live without a zygote from now on, and say why, once."""
         if not self.given_up:
-            log.info("workers start as new processes, not as forks of the preload process: %s", reason)
+            log.info("no standby workers: %s; workers start as new processes", reason)
         self.given_up = reason
         self._end_zygote()
         self._tell_prepared()
@@ -332,7 +332,7 @@ class StandbyPool:
             return
         if standby.lost:
             self._standbys.remove(standby)
-            log.warning("standby worker pid=%d exited before it was needed", standby.pid)
+            log.warning("standby worker pid=%d exited before it replaced a worker", standby.pid)
             self.refill_soon()
             return
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6

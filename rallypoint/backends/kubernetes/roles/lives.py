@@ -76,7 +76,7 @@ class Lives:
         try:
             return cls._read(json.loads(text))
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"not the lives of instances: {error!r}") from error
+            raise ValueError(f"expected the incarnations of the instances: {error!r}") from error
 
     @classmethod
     def _read(cls, found: Any) -> Lives:

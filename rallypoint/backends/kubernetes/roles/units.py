@@ -114,7 +114,7 @@ class KubernetesUnits(UnitBackend):
         try:
             await its.actor.ensure("pods", directory_pod(ref, spec=spec, plan=plan))
         except BackendError as error:
-            log.warning("job %s: cannot create the directory of its roles; retrying: %s", record.name, error)
+            log.warning("job=%s: cannot create the directory of its roles; retrying: %s", record.name, error)
 
     async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
         """Note the life, then create its pod; a container that the kubelet restarts needs none. See `UnitBackend.start`."""

@@ -248,7 +248,7 @@ def _unreachable(pod: PodView, around: Around) -> _State:
     said = f"no report from its host {pod.host} for {around.unreachable:.0f} s"
     if pod.deleting and around.unreachable >= around.fence:
         kind = _KINDS.get(pod.target, FaultKind.NODE_LOST)
-        return NodeState.LOST, kind, f"{said}; its processes have stopped by themselves"
+        return NodeState.LOST, kind, f"{said}; by now, the agent has stopped its workers"
     return NodeState.UNKNOWN, None, said
 
 

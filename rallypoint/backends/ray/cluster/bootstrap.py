@@ -54,7 +54,7 @@ def open_ledger(namespace: str, home: str) -> dict[str, str]:
         except ray.exceptions.RayActorError:
             continue  # it ended meanwhile: its last job was deleted
         return found
-    raise SystemExit("the ledger ended five times while it was started; see its log in the Ray dashboard")
+    raise SystemExit("the ledger actor exited five times during its start; see the actor's log in the Ray dashboard")
 
 
 class _Ledger(Ledger):

@@ -55,7 +55,7 @@ class Holds:
         if current is not None and current.me != me and self._alive(current.me):
             raise HeldError(name, current.holder)
         if current is None and self._earlier - {me} and self._clock() - self._began < SILENT:
-            raise HeldError(name, "an unknown supervisor (the ledger has just been started again)")
+            raise HeldError(name, "an unknown supervisor (the ledger has restarted a moment ago)")
         self._beats.setdefault(me, self._clock())
         self._holds[name] = _Hold(me=me, holder=holder)
 

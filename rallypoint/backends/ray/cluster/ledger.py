@@ -167,7 +167,7 @@ class Ledger:
                 if names or self._holds.any:
                     idle = time.monotonic()
             except (OSError, BackendError) as error:
-                log.warning("cannot look at the jobs: %s", error)
+                log.warning("cannot read the jobs of this namespace: %s; retrying", error)
             if time.monotonic() - idle > _IDLE:
                 os._exit(0)
             await asyncio.sleep(_LOOK)

@@ -211,8 +211,8 @@ class Nodes:
             async with self._ordering(folder, node, placed):
                 final = await self._report(uid, folder, node, placed)
         except Exception:
-            log.exception("job=%s node=%d: following failed", folder.path.name, node.number)
-            final = _lost(node, placed, self._live.get(node.path), "the ledger could not follow the node")
+            log.exception("job=%s node=%d: cannot monitor the actor of this node", folder.path.name, node.number)
+            final = _lost(node, placed, self._live.get(node.path), "the ledger cannot monitor the actor of this node")
         await asyncio.to_thread(self._close, folder, node, placed, final)
         self._changed(folder.path)
 
@@ -220,7 +220,7 @@ class Nodes:
         """Follow the actor until its agent has ended; return how it ended."""
         actor = await asyncio.to_thread(groups.find_actor, placed.actor)
         if actor is None:
-            return _lost(node, placed, self._live.get(node.path), "its actor does not exist any more")
+            return _lost(node, placed, self._live.get(node.path), "its actor no longer exists")
         try:
             where = await actor.where.remote()
             spec = await asyncio.to_thread(_spec, uid, folder, node, placed, where)

@@ -195,7 +195,7 @@ def _figures(story: Story, plan: Plan) -> tuple[Fact, ...]:
     figures = {
         "attempt": f"{record.attempt} of {max(attempts, record.attempt)}" if record.attempt else "-",
         "nodes": f"{len(status.world)} of {plan.max_nodes}" if status else "-",
-        "world": str(status.world_size) if status else "-",
+        "ranks": str(status.world_size) if status else "-",
         "round": str(status.fence.round) if status else "-",
         "step": "-" if step is None else str(step),
         "restarts": f"{len(story.restarts)} of {plan.budgets.max_restarts}",
@@ -225,7 +225,7 @@ def _undurable(status: JobStatus) -> str:
     if status.durable:
         return ""
     told = (event.detail for event in reversed(status.events) if event.kind == "status-undurable")
-    return next(told, "the coordinator cannot write its status down")
+    return next(told, "the coordinator cannot store its status")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -253,7 +253,7 @@ def _supervision(record: JobRecord, plan: Plan, supervisor: SupervisorSeen | Non
     else:
         again = f"to supervise it: rallypoint supervise {record.name}"
         yield Fact(label="supervisor", text=f"none since {clock.tell(supervisor.lost_at)}; {again}")
-        yield Fact(label="before", text=holder.describe())
+        yield Fact(label="last supervisor", text=holder.describe())
         stops = plan.orphan_policy is OrphanPolicy.STOP
         yield Fact(
             label="orphan",

@@ -89,7 +89,7 @@ def story_of(
 
 def _standing(record: JobRecord, retry_limit: int | None) -> str:
     phase = record.phase.value or "Submitted"
-    parts = [f"Job {record.name} is {phase}"]
+    parts = [f"Job {record.name}: phase {phase}"]
     if record.attempt:
         parts.append(f"attempt {record.attempt}")
     parts.append(f"{record.retries} retries used" if retry_limit is None else f"{record.retries} of {retry_limit} retries used")

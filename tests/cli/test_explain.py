@@ -45,7 +45,7 @@ def test_a_record_is_explained(run, folder, capsys):
     assert run("explain", folder / "record.json") == 0
 
     page = capsys.readouterr().out
-    assert page.startswith("Job digits is Resetting, attempt 1, 1 of 3 retries used.")
+    assert page.startswith("Job digits: phase Resetting, attempt 1, 1 of 3 retries used.")
     assert "incident 1: rank 1 on node 1 exited with code 1" in page
     assert "rallypoint supervise, process 7 on ada" in page
     assert "in 1m 30s" in page
@@ -102,7 +102,7 @@ def test_a_job_that_runs_is_explained(run, place, capsys):
     before = place.world.jobs["digits"].record
 
     assert run("explain", "digits") == 0
-    assert capsys.readouterr().out.startswith("Job digits is Running, attempt 1")
+    assert capsys.readouterr().out.startswith("Job digits: phase Running, attempt 1")
     assert place.world.jobs["digits"].record == before
 
 

@@ -20,7 +20,7 @@ job         digits
 phase       Running: training on 2 of 2 nodes
 attempt     1 of 4
 nodes       2 of 2
-world       4
+ranks       4
 round       2
 step        150
 restarts    1 of 3
@@ -45,7 +45,7 @@ job       digits
 phase     Submitted: waiting for a supervisor
 attempt   -
 nodes     -
-world     -
+ranks     -
 round     -
 step      -
 restarts  0 of 3
@@ -63,7 +63,7 @@ job         digits
 phase       Failed
 attempt     1 of 4
 nodes       -
-world       -
+ranks       -
 round       -
 step        150
 restarts    1 of 3
@@ -127,7 +127,7 @@ def test_empty_tables_say_so():
 SCREEN = [
     "digits  Running  training on 2 of 2 nodes",
     "",
-    "ATTEMPT   NODES    WORLD   ROUND   STEP   RESTARTS   RESETS",
+    "ATTEMPT   NODES    RANKS   ROUND   STEP   RESTARTS   RESETS",
     "1 of 4    2 of 2   4       2       150    1 of 3     0 of 3",
     "",
     "metrics     loss=0.31 accuracy=0.953125",

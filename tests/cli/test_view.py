@@ -273,7 +273,7 @@ STOPPING = dataclasses.replace(PLAN, orphan_policy=OrphanPolicy.STOP)
 
 def told_of_supervision(record, supervisor, plan=PLAN):
     shown = view(record, None, plan, NOW, supervisor=supervisor, zone=ZONE)
-    return [(fact.label, fact.text) for fact in shown.details if fact.label in ("supervisor", "before", "orphan")]
+    return [(fact.label, fact.text) for fact in shown.details if fact.label in ("supervisor", "last supervisor", "orphan")]
 
 
 def test_who_supervises_is_told():
@@ -297,7 +297,7 @@ def test_that_nobody_supervises_is_told(plan, orphan):
     """Since when, who it was, how to take the job on, and what it does by itself."""
     assert told_of_supervision(HELD, SupervisorSeen(alive=False, lost_at=NOW - 61), plan) == [
         ("supervisor", "none since 14:01:12 (1m 01s); to supervise it: rallypoint supervise digits"),
-        ("before", "rallypoint supervise (process 9992 on ada)"),
+        ("last supervisor", "rallypoint supervise (process 9992 on ada)"),
         ("orphan", orphan),
     ]
 

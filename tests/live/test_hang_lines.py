@@ -43,7 +43,7 @@ def test_the_evidence_of_a_hang_survives_the_run(tmp_path: Path) -> None:
         late = threading.Timer(240.0 * PATIENCE, run.kill)
         late.start()
         assert run.stdout is not None
-        before = list(itertools.takewhile(lambda line: "rallypoint.coordinator: hang: " not in line, run.stdout))
+        before = list(itertools.takewhile(lambda line: "rallypoint.coordinator: hang detected: " not in line, run.stdout))
         os.kill(run.pid, signal.SIGTERM)
         _code, after = said(run)
         late.cancel()

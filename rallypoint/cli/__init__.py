@@ -1,1 +1,1 @@
-"""The `rallypoint` command: jobs for people without Airflow, or beside it."""
+"""The `rallypoint` command."""

@@ -1,6 +1,6 @@
 """DLRover's arguments as options of commands that read a job file, in both spellings: `--max-restarts` and `--max_restarts`.
 
-They take the place of what the file says, as `--set` does. Given twice they must say the same.
+They override the file, as `--set` does. An option given twice must have the same value both times.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["argument_options", "name_option", "place_of"]
 
 
 class _Once(argparse.Action):
-    """Stores one value, in whichever spelling; another value is an error."""
+    """Stores one value, in either spelling; a second, different value is an error."""
 
     def __call__(
         self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: Any, option_string: str | None = None
@@ -35,7 +35,7 @@ class _Once(argparse.Action):
 
 
 def argument_options(parser: UsageParser) -> None:
-    """Add the options; what they are given is collected in `arguments`, as text by name."""
+    """Add the options; their values are collected in `arguments`, as text by name."""
     parser.set_defaults(arguments={})
     group = parser.group(COMPATIBILITY_OPTIONS)
     for word in WORDS.values():
@@ -52,14 +52,14 @@ def name_option(parser: UsageParser, text: str) -> None:
 def _add(group: Any, word: Word) -> None:
     spellings = dict.fromkeys((word.flag, "--" + word.name))
     more = {"metavar": word.metavar} if word.metavar else {"nargs": 0}
-    # Nothing stands there where it is not given: the defaults are the job's.
+    # Absent if the option is not given: the job has the defaults.
     group.add_argument(*spellings, dest=word.name, action=_Once, default=argparse.SUPPRESS, help=word.text, **more)
 
 
 def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
-    """Return where the job of a command line is: what that says, or else its file, or else the environment.
+    """Return where the job of a command line is: from its options, else from its file, else from the environment.
 
-    A `platform` or `namespace` of the file that the command line overrules is in the file no more: `arguments` say it anew.
+    If the command line overrides `platform` or `namespace` of the file, `arguments` sets the new value.
     """
     from rallypoint.job.platform import backend_of  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
@@ -87,13 +87,13 @@ def place_of(args: argparse.Namespace, environ: Mapping[str, str]) -> Where:
 
 
 def _said(path: Path, settings: Iterable[str]) -> dict[str, str]:
-    """Return what a job file and its annotations say of the place; {} for a manifest or settings, which cannot say it."""
+    """Return the backend and namespace in a job file and its annotations; {} for a manifest or settings."""
     from rallypoint.cli.jobfile import with_settings  # noqa: PLC0415  as above
     from rallypoint.job.document import read_document  # noqa: PLC0415
     from rallypoint.job.errors import JobError  # noqa: PLC0415
     from rallypoint.job.spelling import place_in, spell  # noqa: PLC0415
 
-    # A file that is not there is the command's to complain of, after what is wrong with its other words.
+    # The command reports a missing file, after it has checked its other arguments.
     document = with_settings(read_document(path), settings) if path.is_file() else None
     if not isinstance(document, Mapping) or "apiVersion" in document or "containerImage" in document:
         return {}

@@ -1,4 +1,4 @@
-"""`rallypoint check`: try the nodes of a job, or any number of nodes, without training on them."""
+"""`rallypoint check`: check the nodes of a job, or N nodes, without training on them."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Check, tell, and say by the exit code whether all is well."""
+    """Check the nodes and print the result; return 0 if no node is faulty, else 1."""
     if (args.file is None) is (args.nodes is None) and args.file is None:
         args.usage_error("a FILE or --nodes N is required")
     if args.file is not None and (args.image is not None or args.nproc_per_node != 1):
@@ -81,7 +81,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def lines(found: NodeCheck) -> Iterator[str]:
-    """Yield what was found, for people."""
+    """Yield the result as lines of text."""
     yield from table_lines(check_table(found))
     failed = [link for link in found.links if link.bandwidth == 0]
     yield ""
@@ -114,7 +114,7 @@ async def _check(services: Services, args: argparse.Namespace) -> NodeCheck:
         try:
             record = await supervise(backend, name, holder="rallypoint check")
         finally:
-            # Whatever became of it, nothing of a check stays; a deletion that cannot be made now is no reason to hide its end.
+            # The job of a check is always deleted; if that fails now, the result of the check is still printed.
             with contextlib.suppress(RallypointError):
                 await asyncio.shield(delete(backend, name, holder="rallypoint check"))
     if record is None:
@@ -140,7 +140,7 @@ def _drawn(backend: Backend, args: argparse.Namespace) -> Blueprint:
         name, document = None, with_settings(read_document(args.file), args.settings)
         if not isinstance(document, dict):
             raise CheckFailedError(f"{args.file}: not a job file; expected a mapping with name and entrypoint")
-        document = dict(spell(document).document)  # what the check asks for takes the place of a file's own
+        document = dict(spell(document).document)  # the settings of the check override those of the file
         document = document if args.nodes is None else {**document, "nodes": args.nodes}
     made = as_check(document, level=args.level, all_pairs=args.all_pairs, timeout=args.timeout, name=name)
     try:

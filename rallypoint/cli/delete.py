@@ -1,4 +1,4 @@
-"""`rallypoint delete`: end a job and remove all that is kept of it."""
+"""`rallypoint delete`: stop a job and delete everything that belongs to it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Delete the job, and say what was done."""
+    """Delete the job, and print what was deleted."""
     try:
         print(asyncio.run(_delete(args.services, args)))
     except KeyboardInterrupt:
@@ -58,7 +58,7 @@ async def _delete(services: Services, args: argparse.Namespace) -> str:
 
 
 def describe(name: str, seen: Observation, site: Site) -> str:
-    """Return what a deletion did; `seen` is what was there before."""
+    """Return a sentence about a deletion; `seen` is the observation before it."""
     what = "folder was" if site.kind == LOCAL else "objects were"
     nodes = sum(1 for node in seen.nodes if node.present)
     parts = [f"{nodes} {'node' if nodes == 1 else 'nodes'}"] if nodes else []

@@ -1,4 +1,4 @@
-"""What `--json` prints: the words of the wire, under names that do not change."""
+"""The documents that `--json` prints; their keys are stable."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ DOCUMENT_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class SupervisorSeen:
-    """What became of the supervisor that the record names (`record.holder`).
+    """State of the supervisor that the record names (`record.holder`).
 
     Attributes:
-        alive: whether it lives; None where the backend cannot tell at once.
-        lost_at: its last sign of life where it does not live, in seconds since the epoch; else None.
-        note: what keeps it from its work; "" is nothing.
+        alive: whether it runs; None if the backend cannot determine that at once.
+        lost_at: its last heartbeat in seconds since the epoch, if it no longer runs; else None.
+        note: why it makes no progress; "" if it does.
     """
 
     alive: bool | None

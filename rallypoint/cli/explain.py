@@ -1,4 +1,4 @@
-"""`rallypoint explain`: what happened to a job, what was decided by which rule, and what comes next."""
+"""`rallypoint explain`: the past events of a job, the decisions with their rules, and the next deadlines."""
 
 from __future__ import annotations
 
@@ -49,24 +49,24 @@ output of `rallypoint status NAME --json`. The command does not change the job.
 
 T = TypeVar("T")
 
-#: Entries of the story that are told; `--json` has them all.
+#: Entries of the timeline that are printed; `--json` contains all.
 _ENTRIES = 40
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What is known of a job.
+    """All data about a job that the command explains.
 
     Attributes:
         record: of the job.
-        plan: None where only the record is there; then no clock can be told.
-        status: the coordinator's last word, or None.
-        seen: what is there now; None where only the record tells of it.
-        now: seconds since the epoch; for a file, when its last turn was made.
-        holder: who supervises it, for people.
-        status_age: seconds since the coordinator's last word; None where that is not known.
-        clocks: clocks of the backend that run and that the record does not contain.
-        roles: the jobs of the elastic roles of a job with several, by role.
+        plan: None if only the record is available; then the clocks are unknown.
+        status: the last status of the coordinator, or None.
+        seen: the current observation; None if only the record is available.
+        now: seconds since the epoch; for a file, the time of the last supervisor turn.
+        holder: description of the supervisor.
+        status_age: seconds since the last status of the coordinator; None if unknown.
+        clocks: running clocks of the backend, which the record does not contain.
+        roles: the jobs of the elastic roles, by role.
     """
 
     record: JobRecord
@@ -81,8 +81,10 @@ class Case:
 
     @property
     def decision(self) -> Decision | None:
-        """What a supervisor's turn would decide now."""
-        if self.plan is None or self.plan.roles:  # a conductor decides by what is seen of its units
+        """The decision that a supervisor would make now."""
+        if (
+            self.plan is None or self.plan.roles
+        ):  # the decision about a job with several roles needs the states of all instances
             return None
         policy = Policy.from_plan(self.plan)
         seen = remembered(self.record, policy) if self.seen is None else self.seen
@@ -90,7 +92,7 @@ class Case:
 
 
 class UnknownIncidentError(RallypointError):
-    """There is no incident of this number."""
+    """The job has no incident with this number."""
 
 
 def add(commands: Commands) -> None:
@@ -104,7 +106,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tell the story."""
+    """Print the explanation."""
     path = Path(args.job)
     case = read_case(path) if path.suffix == ".json" or "/" in args.job else asyncio.run(_live(args.services, args))
     if args.incident is not None:
@@ -134,7 +136,7 @@ async def _case(backend: Backend, name: str, where: Where) -> Case:
     record = stored.record
     seen = await backend.observe(record)
     holder = f"{_holder(record)}{await _heart(backend, record, where)}"
-    # Whoever only looks asks the coordinator itself, which a supervisor does not.
+    # A reader requests the status from the coordinator itself; a supervisor does not.
     status = await backend.status(record.name) or seen.status
     age = None if status is None else await backend.status_age(record.name, status)
     found, asked = await backend.clocks(record, status), time.time()
@@ -152,7 +154,7 @@ async def _case(backend: Backend, name: str, where: Where) -> Case:
 
 
 async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
-    """Return whether whoever supervises a job that is not over is alive, as far as anybody can tell."""
+    """Return a text about whether the supervisor of a running job is alive; "" if that is unknown."""
     if record.released or record.holder is None:
         return ""
     pulse = await backend.pulse(record.holder)
@@ -167,7 +169,7 @@ async def _heart(backend: Backend, record: JobRecord, where: Where) -> str:
 
 
 def read_case(path: Path) -> Case:
-    """Return what a file tells: a record (with the plan beside it, if there is one) or the document of `status --json`."""
+    """Read a record (with the plan in the same folder, if it exists) or the output of `status --json`."""
     text = _text(path)
     plan: Plan | None
     if _is_document(text):
@@ -184,11 +186,11 @@ def _is_document(text: str) -> bool:
     try:
         return "record" in json.loads(text)
     except (TypeError, ValueError):
-        return False  # whoever reads it as a record tells what is wrong
+        return False  # read_case reports the error when it reads the text as a record
 
 
 def _beside(path: Path, name: str, load: Callable[[str], T]) -> T | None:
-    """Return what a local job's folder has beside the record, if this is one."""
+    """Read another file in the folder of a record; None if it does not exist."""
     beside = path.with_name(name)
     return _read(beside, _text(beside), load) if beside.exists() else None
 
@@ -215,11 +217,11 @@ def _holder(record: JobRecord) -> str:
     return f"{holder.name}{where}, since {time_of_day(holder.since)}"
 
 
-# --- For people ------------------------------------------------------------------------------------------------------------
+# --- Text ------------------------------------------------------------------------------------------------------------
 
 
 def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[str]:
-    """Yield the story as people read it."""
+    """Yield the explanation as lines of text."""
     story = _story_of(case)
     yield story.standing
     yield from (f"  {line}" for line in story.conditions)
@@ -287,7 +289,7 @@ def _tell_incident(case: Case, number: int, *, as_json: bool, svg: Path | None) 
 
 
 def _can_draw() -> bool:
-    """Return whether blocks can be printed."""
+    """Return whether the terminal can print block characters."""
     return (sys.stdout.encoding or "ascii").lower().replace("-", "").startswith("utf")
 
 
@@ -298,7 +300,7 @@ def _draw(path: Path, text: str) -> None:
         raise RallypointError(f"--svg {path}: cannot write the file: {error.strerror}") from error
 
 
-# --- For programs ----------------------------------------------------------------------------------------------------------
+# --- JSON ----------------------------------------------------------------------------------------------------------
 
 
 def _document(case: Case) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The job that a command line describes: its file, with `--set` and `--name` in the place of what it says."""
+"""The job that a command line describes: its file, changed by `--set` and `--name`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[\d+\])*")
 
 
 class SettingError(RallypointError):
-    """A `--set` cannot be done."""
+    """A `--set` option cannot be applied."""
 
     def __init__(self, setting: str, problem: str) -> None:
         super().__init__(f"--set {setting}: {problem}")
@@ -43,11 +43,11 @@ def read_job(
 
     Args:
         path: of the job file.
-        settings: take the place of what it says.
-        name: of the job, in the place of the file's.
-        based: its relative paths start from the file's folder; without, they stay as they are: those of an image.
-        arguments: DLRover's, by name; they take the place of all of that.
-        environ: whose variables say what nothing else says.
+        settings: override the file.
+        name: of the job; overrides the file.
+        based: relative paths start from the file's folder; if False, they are unchanged (paths in an image).
+        arguments: DLRover's arguments, by name; they override the file and the settings.
+        environ: variables that are used if nothing else sets a value.
     """
     document = with_settings(read_document(path), settings)
     fields = {} if name is None else {"name": name}
@@ -68,7 +68,7 @@ def _agree(name: str | None, job_name: str | None) -> None:
 
 
 def with_settings(document: Any, settings: Iterable[str]) -> Any:
-    """Return the document with each `KEY=VALUE` done in turn; KEY is `nodes`, `env.SEED` or `roles[0].nodes`, VALUE is YAML."""
+    """Return the document with each `KEY=VALUE` applied; KEY is `nodes`, `env.SEED` or `roles[0].nodes`, VALUE is YAML."""
     document = copy.deepcopy(document)
     for setting in settings:
         _set(document, setting)
@@ -112,7 +112,7 @@ def _check(place: Any, step: str | int, setting: str) -> None:
 
 def _value(setting: str, text: str, *, config: bool) -> Any:
     try:
-        # As it would be read in its place: inside of `config`, numbers may have a point.
+        # As in a file: below `config`, numbers may have a decimal point.
         return read_yaml(f"config: {text}")["config"] if config else read_yaml(text)
     except JobError as error:
         raise SettingError(setting, f"the value is not valid YAML ({error})") from error

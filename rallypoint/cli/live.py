@@ -1,4 +1,4 @@
-"""Jobs at a terminal with rich: aligned tables in calm colours, drawn again whenever something changes."""
+"""Jobs on a terminal with rich: tables that are redrawn when something changes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLORS = {Mood.GOOD: "green", Mood.BUSY: "yellow", Mood.BAD: "red", Mood.QUIET:
 
 _TITLE = "dim"
 
-#: Newest incidents that are shown; the plain form and `--json` have them all.
+#: Number of the newest incidents that are shown; plain text and `--json` contain all.
 _INCIDENTS = 8
 
 
@@ -104,15 +104,15 @@ def _ending(shown: JobView) -> Text:
 
 T = TypeVar("T")
 
-#: Lines of a job's screen that are not ranks. Where the ranks do not fit beside them, each node has one row.
+#: Lines of a job's screen that are not ranks. If the ranks do not fit on the screen, each node has one row.
 _FRAME = 20
 
-#: Ranks that have a row each on the smallest screen, and on a screen that may scroll.
+#: Most ranks with a row each, on the smallest screen and on a screen that may scroll.
 _FEW, _MANY = 8, 64
 
 
 class LiveScreen(contextlib.AbstractContextManager["LiveScreen"]):
-    """A job drawn again in its place; the last drawing stays when the context ends."""
+    """A job that is redrawn in place; the last drawing stays when the context ends."""
 
     def __init__(self) -> None:
         self._console = _console()
@@ -130,7 +130,7 @@ class LiveScreen(contextlib.AbstractContextManager["LiveScreen"]):
         self._live.update(_drawn(document, ranks=max(_FEW, self._console.height - _FRAME)), refresh=True)
 
     def end(self, document: JobDocument) -> None:
-        """Nothing: the last drawing holds it."""
+        """Do nothing: the last drawing shows the end."""
 
 
 def draw_job(document: JobDocument) -> None:
@@ -154,7 +154,7 @@ def _drawn(document: JobDocument, *, ranks: int) -> RenderableType:
 
 
 def _printable(shown: T) -> T:
-    """Return a value of `values.py` with its control characters spelled out: rich draws with escape sequences of its own."""
+    """Return a value of `values.py` with escaped control characters: rich draws with its own escape sequences."""
     return cast("T", _spelled(shown))
 
 

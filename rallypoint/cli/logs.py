@@ -1,4 +1,4 @@
-"""`rallypoint logs`: what the ranks say."""
+"""`rallypoint logs`: the output of the ranks."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ terminal. Colours are kept if your terminal supports colours. Lines longer than
 
 
 class RankError(RallypointError):
-    """A job cannot have this rank."""
+    """The job has no such rank."""
 
     def __init__(self, rank: int, plan: Plan) -> None:
         last = plan.max_nodes * plan.nproc_per_node - 1
@@ -88,7 +88,7 @@ async def _print(services: Services, args: argparse.Namespace) -> None:
 
 
 def _shown(args: argparse.Namespace) -> Callable[[str], str]:
-    """Return what makes a line fit to be printed."""
+    """Return a function that escapes a line for the terminal."""
     if args.raw:
         return str
     return functools.partial(printable, colors=is_screen(os.environ, isatty=sys.stdout.isatty()))

@@ -1,4 +1,4 @@
-"""What the instances of a job with several roles say: those of one role, or of all."""
+"""Output of the instances of a job with several roles: of one role, or of all."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 
 __all__ = ["RoleError", "Wanted", "role_lines", "wanted"]
 
-#: Seconds between two looks for the job of an elastic role that has not begun.
+#: Seconds between two checks whether the job of an elastic role has started.
 _LOOK = 0.2
 
 
 class RoleError(RallypointError):
-    """A job cannot have this role or rank."""
+    """The job has no such role or rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """What is to be printed; `role` "" is all, `tail` None is from the beginning."""
+    """The output to print; `role` "" selects all roles, `tail` None all lines."""
 
     role: str = ""
     rank: int | None = None
@@ -36,12 +36,12 @@ class Wanted:
 
 
 def wanted(args: argparse.Namespace) -> Wanted:
-    """Return what a command line asks for."""
+    """Read the options of a command line."""
     return Wanted(role=args.role, rank=args.rank, tail=args.tail, follow=args.follow)
 
 
 async def role_lines(backend: Backend, stored: Stored, what: Wanted) -> AsyncIterator[tuple[str, LogLine]]:
-    """Yield each line with what stands before it (`[rollout 1] `): role by role, or as they are written with `follow`."""
+    """Yield each line with its prefix (`[rollout 1] `): role by role; with `follow`, in the order of writing."""
     roles = _chosen(stored, what)
     if not what.follow:
         for role in roles:
@@ -117,7 +117,7 @@ async def _lines(backend: Backend, stored: Stored, role: RolePlan, what: Wanted)
 
 
 async def _begun(backend: Backend, jobs: Backend, stored: Stored, name: str, what: Wanted) -> bool:
-    """Return whether the job of an elastic role is there; with `follow` once it is, or the whole job is over."""
+    """Return whether the job of an elastic role exists; with `follow`, wait until it exists or the whole job has ended."""
     while await jobs.load(name) is None:
         current = await backend.load(stored.plan.name)
         if not what.follow or current is None or current.record.released:

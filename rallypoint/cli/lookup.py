@@ -16,7 +16,7 @@ __all__ = ["find", "look", "look_at_all", "roles_of", "supervisor_of"]
 
 
 async def find(backend: Backend, name: str) -> Stored:
-    """Return what is stored of a job; raises `JobNotFoundError`, which names the jobs that are there."""
+    """Return the stored record and plan of a job; raises `JobNotFoundError`, which names the existing jobs."""
     from rallypoint.backends.contract import JobNotFoundError  # noqa: PLC0415  --help does without the backends
 
     stored = await backend.load(name)
@@ -28,19 +28,19 @@ async def find(backend: Backend, name: str) -> Stored:
 
 
 def _sized(stored: Stored) -> Stored:
-    """Return it with the bounds in its plan that hold now, which may not be those it was submitted with."""
+    """Return it with the present size of the job in its plan; a resize changes that of the submission."""
     from rallypoint.supervision.resizing import sized  # noqa: PLC0415  as above
 
     return dataclasses.replace(stored, plan=sized(stored.plan, stored.record))
 
 
 async def look(backend: Backend, name: str) -> JobDocument:
-    """Return what is true of a job now; raises `JobNotFoundError`."""
+    """Return the present state of a job; raises `JobNotFoundError`."""
     return await _document(backend, await find(backend, name))
 
 
 async def supervisor_of(backend: Backend, record: JobRecord) -> SupervisorSeen | None:
-    """Return what became of the supervisor that a record names, None when it names none."""
+    """Return the state of the supervisor that a record names; None if it names none."""
     if record.holder is None:
         return None
     pulse = await backend.pulse(record.holder)
@@ -60,7 +60,7 @@ async def _document(backend: Backend, stored: Stored) -> JobDocument:
 
 
 async def roles_of(backend: Backend, plan: Plan) -> tuple[RoleDocument, ...]:
-    """Return the elastic roles of a job that have begun; none of a job that is one role."""
+    """Return the elastic roles of a job that have started; none for a job with one role."""
     from rallypoint.report.roles import read_roles  # noqa: PLC0415  as above
 
     roles = await read_roles(backend, plan)
@@ -68,9 +68,9 @@ async def roles_of(backend: Backend, plan: Plan) -> tuple[RoleDocument, ...]:
 
 
 async def look_at_all(backend: Backend) -> tuple[tuple[JobDocument, ...], tuple[str, ...]]:
-    """Return what is true of all jobs now, by name, and one error for each job that cannot be read.
+    """Return the present states of all jobs, by name, and one error for each job that cannot be read.
 
-    A job that is deleted meanwhile is left out.
+    Jobs that are deleted in the meantime are omitted.
     """
     from rallypoint.backends.contract import BackendError  # noqa: PLC0415  as above
 

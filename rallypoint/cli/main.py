@@ -1,4 +1,4 @@
-"""The `rallypoint` command line: its options, and how errors reach people."""
+"""The `rallypoint` command line: its commands, and how errors are printed."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ __all__ = ["build_parser", "main"]
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _BROKEN_PIPE = 141  # 128 + SIGPIPE
 
-#: What the `client` extra brings.
+#: Packages of the extra `client`.
 _CLIENT = ("pydantic", "yaml", "rich")
 
 _EPILOG = """\
@@ -68,9 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def main(argv: Sequence[str] | None = None, *, services: Services | None = None) -> int:
-    """Run one command; return its exit code: 0 well, 1 an error, 2 wrong usage, 130 interrupted.
+    """Run one command; return its exit code: 0 success, 1 error, 2 wrong usage, 130 interrupted.
 
-    Control characters of what it prints are spelled out: names, errors and output of a job are its script's words.
+    Control characters in the output are escaped, because names, errors and output of a job come from its script.
     """
     with _printable():
         return _run(argv, services)
@@ -88,12 +88,12 @@ def _run(argv: Sequence[str] | None, services: Services | None) -> int:
     args = parser.parse_args(argv)
     args.services = services or Services()
     try:
-        # Of a command about a job file, that may say where the job is.
+        # For commands with a job file, the file may set where the job is.
         args.where = args.place(args, os.environ) if "place" in args else read_where(args, os.environ, parser.error)
         code = int(args.run(args))
         sys.stdout.flush()
     except BrokenPipeError:
-        # Whoever read our output has gone; the interpreter must not find the same pipe when it flushes at its end.
+        # The reader of the output has exited; at its exit, the interpreter must not flush into the same pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     except KeyboardInterrupt:

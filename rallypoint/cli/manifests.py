@@ -1,4 +1,4 @@
-"""`rallypoint manifests`: what an administrator applies to a cluster before the first job."""
+"""`rallypoint manifests`: manifests that an administrator applies to a cluster before the first job."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "manifests", "print RBAC and NetworkPolicy manifests for a cluster", _DESCRIPTION)
     parser.add_argument("what", choices=("rbac", "network-policy"), help="manifests to print")
-    # Not the option of the same name that says where jobs are looked for: that one asks a cluster.
+    # Not the option of the same name that selects the jobs of a command: that option needs a cluster.
     parser.add_argument(
         "--namespace", dest="jobs_in", metavar="NS", default="default", help="namespace of the jobs (default: default)"
     )
@@ -78,7 +78,7 @@ def add(commands: Commands) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the manifests."""
-    # What is slow to import waits until it is needed: --help does without.
+    # Imported here, because the import is slow and --help does not need it.
     from rallypoint.backends.kubernetes.names import COORDINATOR_ROLE, SUPERVISOR_ROLE  # noqa: PLC0415
     from rallypoint.backends.kubernetes.rbac import rbac  # noqa: PLC0415
     from rallypoint.job.document import write_yaml  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""Options that several commands have, and types of arguments."""
+"""Options of several commands, and types of arguments."""
 
 from __future__ import annotations
 
@@ -30,19 +30,19 @@ __all__ = [
     "world_words",
 ]
 
-#: What `add_subparsers` returns; argparse gives it no public name.
+#: Type that `add_subparsers` returns; argparse has no public name for it.
 Commands: TypeAlias = "argparse._SubParsersAction[UsageParser]"  # noqa: SLF001
 
 
 def add_command(commands: Commands, name: str, summary: str, description: str) -> UsageParser:
-    """Return the parser of a new command that looks at no backend."""
+    """Return the parser of a new command that uses no backend."""
     return commands.add_parser(name, help=summary, description=description, formatter_class=HelpFormat)
 
 
 def add_job_command(commands: Commands, name: str, summary: str, description: str) -> UsageParser:
-    """Return the parser of a new command that is about jobs somewhere."""
+    """Return the parser of a new command that uses a backend."""
     parser = add_command(commands, name, summary, description)
-    # Given after the command they win, absent there they keep what was given before it.
+    # An option after the command overrides the same option before it.
     site_options(parser, default=argparse.SUPPRESS)
     return parser
 
@@ -55,7 +55,7 @@ def set_option(parser: argparse.ArgumentParser, what: str) -> None:
 
 
 def site_options(parser: UsageParser, *, default: str | None) -> None:
-    """Add the options that say where jobs are."""
+    """Add the options that select the backend and the place of jobs."""
     parser.add_argument("--backend", choices=sorted(KINDS), default=default, help=f"backend (default: ${BACKEND} or {LOCAL})")
     group = parser.group(KUBERNETES_OPTIONS)
     parser.group(ADVANCED_OPTIONS).add_argument(
@@ -94,7 +94,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Where:
-    """The jobs that a command is about; `options` are those that it was given for it, for commands that go on from there."""
+    """Where the jobs of a command are; `options` are the command-line options that selected it, for follow-up commands."""
 
     site: Site = field(default_factory=Site)
     options: tuple[str, ...] = ()
@@ -109,13 +109,13 @@ def read_where(
     refuse: Callable[[str], NoReturn],
     origins: Mapping[str, str] = _NO_ORIGINS,
 ) -> Where:
-    """Return where the jobs are, as the command line and the environment say.
+    """Return where the jobs are, from the command line and the environment.
 
     Args:
-        args: of the command line; a job file may have filled in what it does not say.
-        environ: gives what nothing else gives.
-        refuse: ends the command with the text of an error.
-        origins: names of what was filled in, for errors, by the field of the `Site`.
+        args: of the command line; a job file may have set missing values.
+        environ: used for values that nothing else sets.
+        refuse: ends the command with an error text.
+        origins: names of the sources of values, for errors, by the field of the `Site`.
     """
     known = ("backend", *sorted({word for words in KINDS.values() for word in words}))
     given = {word: value for word in known if (value := getattr(args, word))}
@@ -137,7 +137,7 @@ def _option(field: str) -> str:
 
 
 def _backend(environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> str:
-    """Return the backend that the environment names, by our variable or by that of DLRover's argument; "" for none."""
+    """Return the backend that the environment names, by RALLYPOINT_BACKEND or by DLRover's variable; "" for none."""
     ours, variable = environ.get(BACKEND, ""), WORDS["platform"].variable
     platform = environ.get(variable, "")
     if not platform:
@@ -151,7 +151,7 @@ def _backend(environ: Mapping[str, str], refuse: Callable[[str], NoReturn]) -> s
 
 
 def job_file_options(parser: UsageParser) -> None:
-    """Add what says which job."""
+    """Add the options that describe a job."""
     parser.add_argument(
         "file",
         metavar="FILE",
@@ -173,7 +173,7 @@ def _path(text: str) -> str:
 
 
 def natural(text: str) -> int:
-    """Return a number that is not negative; argparse tells the error."""
+    """Return a number that is not negative; argparse prints the error."""
     try:
         number = int(text)
     except ValueError:
@@ -188,7 +188,7 @@ def _count(number: int, what: str) -> str:
 
 
 def world_words(plan: Plan) -> str:
-    """Return how large a job is: `1 to 2 nodes x 4 processes`, or `3 roles, 5 instances`."""
+    """Return the size of a job: `1 to 2 nodes x 4 processes`, or `3 roles, 5 instances`."""
     if plan.roles:
         total = sum(role.total for role in role_plans(plan))
         return f"{_count(len(plan.roles), 'role')}, {_count(total, 'instance')}"
@@ -198,5 +198,5 @@ def world_words(plan: Plan) -> str:
 
 
 def spell_command(where: Where, *words: str) -> str:
-    """Return a command line to be copied, about the same jobs."""
+    """Return a command line with the same place options, for the user to copy."""
     return shlex.join(("rallypoint", *where.options, *words))

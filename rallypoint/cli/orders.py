@@ -1,4 +1,4 @@
-"""`rallypoint pause`, `save` and `stop`, and what `resume` does for a paused job: words to all workers at a step boundary."""
+"""`rallypoint pause`, `save` and `stop`, and `resume` of a paused job: commands to all workers at a step boundary."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ SIGTERM and must exit within the stop grace period; such a script can check
 stop_requested.
 """
 
-#: What ranks have done, as people read it.
+#: Past participle of each command, for messages.
 _DONE = {"pause": "paused", "resume": "resumed", "save": "saved", "stop": "stopped"}
 
 
@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
 
 
 def add_timeout(parser: argparse.ArgumentParser) -> None:
-    """Add how long answers are waited for."""
+    """Add the option for the time to wait for replies."""
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
@@ -82,7 +82,7 @@ def _seconds(text: str) -> float:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Ask, wait, and tell what each rank answered; 0 when all have done it."""
+    """Send the command, wait, and print the reply of each rank; return 0 if all ranks executed it."""
     lines, done = asyncio.run(_run(args))
     print("\n".join(lines))
     return 0 if done else 1
@@ -94,7 +94,7 @@ async def _run(args: argparse.Namespace) -> tuple[list[str], bool]:
 
 
 async def ask(backend: Backend, name: str, verb: str, *, timeout: float) -> tuple[list[str], bool]:
-    """Ask all workers, wait for their answers, and return what to say and whether all have done it."""
+    """Send the command to all workers, wait for their replies, and return the text and whether all executed it."""
     from rallypoint.backends.worker_commands import await_answers, request_wish  # noqa: PLC0415  --help does without
     from rallypoint.wire.line import Verb  # noqa: PLC0415
 
@@ -110,7 +110,7 @@ async def ask(backend: Backend, name: str, verb: str, *, timeout: float) -> tupl
 
 
 def tell(name: str, wish: Wish, status: JobStatus | None) -> tuple[list[str], bool]:
-    """Return the answers as people read them, and whether all ranks have done what was asked."""
+    """Return the replies as text, and whether all ranks executed the command."""
     word = _DONE[wish.verb.value]
     if status is not None and status.verdict is not None:
         verdict = status.verdict

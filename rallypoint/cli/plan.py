@@ -1,4 +1,4 @@
-"""`rallypoint plan`: what a submission would do."""
+"""`rallypoint plan`: the effects of a submission, without submitting."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = ["add", "plan_lines", "run"]
 #: Width of the column of object kinds.
 _KIND = 9
 
-#: Width of the column of values; a longer value moves what follows on its line.
+#: Width of the column of values; a longer value moves the next column to the right.
 _VALUE = 24
 
 _DESCRIPTION = """\
@@ -86,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print_roles(error: RolesError, args: argparse.Namespace) -> None:
-    """Print what a valid job of several roles is; that it cannot run yet is the error's to say."""
+    """Print a valid job with several roles; the error reports that the backend cannot run it yet."""
     from rallypoint.cli.roles import role_lines  # noqa: PLC0415  as above
 
     if args.objects:
@@ -98,7 +98,7 @@ def _print_roles(error: RolesError, args: argparse.Namespace) -> None:
 
 
 async def _blueprint(services: Services, args: argparse.Namespace) -> tuple[Blueprint, tuple[Refusal, ...] | None]:
-    """Return the plan, and what a server refuses of it; None where none was asked."""
+    """Return the plan, and the objects that the API server rejects; None without a dry run."""
     from rallypoint.cli.work import drawn  # noqa: PLC0415  pydantic is slow to import, and --help does without
 
     async with services.backend(args.where) as backend:
@@ -138,7 +138,7 @@ def _notes(blueprint: Blueprint) -> tuple[str, ...]:
 
 
 def _in_force(blueprint: Blueprint) -> Mapping[str, int]:
-    """Return the settings whose value in the plan is beyond the bounds of a job file, by path."""
+    """Return the settings whose value in the plan exceeds the limits of a job file, by path."""
     own, value = blueprint.job.fault_tolerance.retry_limit, blueprint.plan.budgets.retry_limit
     return {"fault_tolerance.retry_limit": value} if value != own else {}
 
@@ -151,7 +151,7 @@ def _choices(blueprint: Blueprint) -> tuple[Choice, ...]:
 
 
 def plan_lines(blueprint: Blueprint, *, complete: bool = False) -> Iterator[str]:
-    """Yield the plan as people read it; `complete` adds every setting and the objects in full."""
+    """Yield the plan as lines of text; `complete` adds every setting and the complete objects."""
     from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
 
     plan = blueprint.plan
@@ -234,7 +234,7 @@ def _object_line(item: dict[str, Any]) -> Iterator[str]:
 
 
 def _object_lines(item: dict[str, Any]) -> Iterator[str]:
-    """Yield what kind of thing it is and its name or path; then the rest of it, indented."""
+    """Yield the kind of an object and its name or path; then its content, indented."""
     if "apiVersion" in item:
         yield from _manifest_lines(item)
         return

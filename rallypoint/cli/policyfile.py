@@ -1,4 +1,4 @@
-"""The policy that `rallypoint simulate` tries: a job file's, or one by itself in our words or in AppWrapper's annotations.
+"""The policy of `rallypoint simulate`: from a job file, from policy fields, or from AppWrapper annotations.
 
 What a policy by itself does not give has the defaults of its profile, exactly as in a job file: a small job is made of it and
 compiled. One that speaks in AppWrapper's annotations, or names its profile, is an AppWrapper's: fixed world, wrapped components
@@ -27,7 +27,7 @@ from rallypoint.wire.plan import Profile
 
 __all__ = ["PolicyRead", "edit", "read_policy", "read_trace_file"]
 
-#: Any script: nothing is started.
+#: Any script, because no process is started.
 _ENTRYPOINT = "simulated.py"
 
 #: Fields of a job's `fault_tolerance` by what the policy calls them.
@@ -50,14 +50,14 @@ _OF_JOB = ("annotations", "labels", *(profile.BLOCK for profile in specs().value
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyRead:
-    """A policy, and what of its annotations was not taken as written."""
+    """A policy, and warnings about annotations that were corrected."""
 
     policy: Policy
     warnings: tuple[str, ...] = ()
 
 
 def read_policy(path: Path, *, settings: Iterable[str] = ()) -> PolicyRead:
-    """Return the policy of a file with `KEY=VALUE` settings done; raises `JobError` and `WireError`, which name the place."""
+    """Return the policy of a file, changed by `KEY=VALUE` settings; raises `JobError` and `WireError` with the field."""
     document = with_settings(read_document(path), settings)
     if not isinstance(document, Mapping):
         raise WireError(str(path), document, "a job file, or a mapping of policy fields")
@@ -108,7 +108,7 @@ def _world(low: Any, high: Any, path: str) -> str:
 
 
 def edit(policy: Policy, changes: Mapping[str, Any], path: str) -> Policy:
-    """Return the policy with what a step of a trace edits: fields with durations as text, and annotations, too."""
+    """Return the policy with the changes of a step of a trace: fields with durations as text, and annotations."""
     return _changed(policy, changes, path, [])
 
 
@@ -150,14 +150,14 @@ def _suffix(key: str) -> str:
 
 
 def _text(value: Any, path: str) -> str:
-    # Annotations are texts; a number that YAML has made of one is read as it was written.
+    # Annotations are strings; a number that YAML has parsed is converted back to its text.
     if isinstance(value, str) or (isinstance(value, int) and not isinstance(value, bool)):
         return str(value)
     raise WireError(path, value, "a string, because all Kubernetes annotations are strings")
 
 
 def _plain(key: str, value: Any, path: str) -> Any:
-    """Return a field's value as the wire has it: durations and lists of exit codes may be written as text."""
+    """Return a field's value in the form of the wire: durations and lists of exit codes may be text."""
     if _HINTS[key] is float:
         return _seconds(value, path)
     if key.endswith("_exit_codes") and isinstance(value, str):

@@ -1,4 +1,4 @@
-"""`rallypoint render`: settings of the pytorchjob-generator, as the objects or the job that they stand for."""
+"""`rallypoint render`: convert settings of the pytorchjob-generator to Kubernetes objects or to a job file."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print or write what the settings stand for; what may surprise goes to stderr."""
+    """Print or write the converted settings; notes go to stderr."""
     if args.owner and not args.secret:
         raise RallypointError("--owner: is allowed only together with --secret")
     what = "job" if args.job else "secret" if args.secret else "appwrapper"

@@ -1,4 +1,4 @@
-"""`rallypoint resize`: more or fewer nodes for a job that runs."""
+"""`rallypoint resize`: change the number of nodes of a job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the wish down, and say who will fulfil it."""
+    """Store the request, and print which process will carry it out."""
     print("\n".join(asyncio.run(_wish(args.services, args))))
     return 0
 

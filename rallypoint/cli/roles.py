@@ -1,4 +1,4 @@
-"""A job of several roles as people read it: a line for each role, its groups, and the machines."""
+"""A job with several roles as text: a line for each role, its groups, and the machines."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["role_lines"]
 
 
 def role_lines(job: ElasticJob, *, complete: bool = False) -> Iterator[str]:
-    """Yield what the job is; `complete` adds its whole document."""
+    """Yield the description of the job; `complete` adds its whole document."""
     yield f"Job {job.name}: {len(job.roles)} {'role' if len(job.roles) == 1 else 'roles'}, profile {job.profile.value}"
     for role in job.roles:
         yield f"  {role.name}: {_size(role)}{_needs(role)}{'' if role.driver is not False else ', not a driver'}"

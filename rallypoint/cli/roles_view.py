@@ -1,4 +1,4 @@
-"""What is shown of a job with roles: a row for each instance of a simple role, and one for each elastic role. Pure."""
+"""Table of a job with several roles: a row for each instance of a simple role, and one for each elastic role. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _COLUMNS = (
 
 
 def role_table(record: JobRecord, plan: Plan, roles: Iterable[RoleDocument]) -> Table:
-    """Return a row for each instance; of an elastic role one row, with what its own job reports."""
+    """Return a row for each instance, and one row for each elastic role with the values of its own job."""
     jobs = {role.name: role for role in roles}
     rows = tuple(row for role in role_plans(plan) for row in _rows(record, role, jobs))
     return Table(columns=_COLUMNS, rows=rows, empty="no instances")
@@ -59,7 +59,7 @@ def _elastic(record: JobRecord, role: RolePlan, job: RoleDocument | None) -> Row
 
 
 def role_figures(record: JobRecord, plan: Plan) -> tuple[Fact, ...]:
-    """Return the short values of a job with roles."""
+    """Return the short values of a job with several roles."""
     conductor, roles = record.conductor, role_plans(plan)
     restarts = 0 if conductor is None else sum(sum(role.restarts) for role in conductor.roles)
     attempts = record.attempt + plan.budgets.retry_limit - record.retries
@@ -76,7 +76,7 @@ def role_figures(record: JobRecord, plan: Plan) -> tuple[Fact, ...]:
 
 
 def roles_summary(record: JobRecord) -> str:
-    """Return what the phase of a job with roles means now."""
+    """Return a phrase that explains the phase of a job with several roles."""
     ready = record.condition(ConditionType.PODS_READY)
     return {
         Phase.EMPTY: "waiting for a supervisor",

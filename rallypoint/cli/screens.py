@@ -1,4 +1,4 @@
-"""Where jobs are shown: a live screen, lines of plain text, or JSON."""
+"""Output of jobs: a live screen, lines of plain text, or JSON."""
 
 from __future__ import annotations
 
@@ -112,14 +112,14 @@ class LinesScreen(contextlib.AbstractContextManager["LinesScreen"]):
             print(line, flush=True)
 
     def end(self, document: JobDocument) -> None:
-        """Print the story of the end."""
+        """Print how the job ended."""
         ending = _view(document).ending
         if ending:
             print(ending, flush=True)
 
 
 class JsonScreen(contextlib.AbstractContextManager["JsonScreen"]):
-    """A document a line, whenever it differs from the one before."""
+    """Prints a document per line, whenever it differs from the previous one."""
 
     def __init__(self) -> None:
         self._told = ""
@@ -128,18 +128,18 @@ class JsonScreen(contextlib.AbstractContextManager["JsonScreen"]):
         sys.stdout.flush()
 
     def show(self, document: JobDocument) -> None:
-        """Print the document if it is another one."""
+        """Print the document if it has changed."""
         line = json_line(document)
         if line != self._told:
             print(line, flush=True)
         self._told = line
 
     def end(self, document: JobDocument) -> None:
-        """Nothing: the last document holds it."""
+        """Do nothing: the last document contains the end."""
 
 
 def choose_screen(*, json: bool) -> Screen:
-    """Return the screen that standard output asks for."""
+    """Return the screen that is suitable for standard output."""
     if json:
         return JsonScreen()
     if not _at_screen():

@@ -81,7 +81,7 @@ class Services:
 
     @contextlib.asynccontextmanager
     async def backend(self, where: Where) -> AsyncIterator[Backend]:
-        """Have a backend while the context lasts."""
+        """Open a backend for the duration of the context."""
         opened = self.open_backend(where.site)
         try:
             yield opened

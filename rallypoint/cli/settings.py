@@ -13,7 +13,7 @@ from rallypoint.wire.plan import Profile
 
 __all__ = ["Setting", "notable_settings"]
 
-#: Made absolute when the job is read, so that reading marks them as set.
+#: Paths that are made absolute on reading, which marks them as set.
 _PATHS = frozenset({"workdir", "dir", "checkpoint_dir"})
 
 _SKIPPED = frozenset({"name", "entrypoint"})
@@ -25,7 +25,7 @@ class Setting:
 
     Attributes:
         path: dotted path in the job document.
-        value: as the document has it.
+        value: as in the document.
         origin: where the value comes from.
     """
 

@@ -1,4 +1,4 @@
-"""`rallypoint simulate`: what a policy would have done with a written trace."""
+"""`rallypoint simulate`: replay a trace of observations through the supervisor's rules."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the frames; 1 when one of them broke a promise of the core."""
+    """Print the frames; return 1 if one of them violates an invariant."""
     from rallypoint.cli.policyfile import edit, read_policy, read_trace_file  # noqa: PLC0415  pydantic is slow to import
 
     read = read_policy(args.policy, settings=args.settings)
@@ -114,7 +114,7 @@ def frame_document(frame: Frame) -> dict[str, Any]:
 def frame_lines(
     policy: Policy, frames: Iterable[Frame], *, warnings: Iterable[str] = (), verbose: bool = False
 ) -> Iterator[str]:
-    """Yield the frames as people read them: what changed at each time, what was asked for, and which clock ends next."""
+    """Yield the frames as lines of text: the changes at each time, the actions, and the clock that expires next."""
     yield from _policy_lines(policy)
     yield from (f"warning: {warning}" for warning in warnings)
     told: dict[str, str] = {}
@@ -171,7 +171,7 @@ def _details(frame: Frame, changed: dict[str, str], *, verbose: bool) -> Iterato
     yield from (f"WRONG {violation}" for violation in frame.violations)
 
 
-#: Lines of history that say why something was done, and how they begin.
+#: Kinds of history entries that explain actions, and how their lines begin.
 _TOLD = {
     "resetting": "",
     "failed": "",
@@ -186,7 +186,7 @@ _TOLD = {
 
 
 def _asked(actions: tuple[Action, ...]) -> Iterator[str]:
-    """Yield what was asked for, a line for each kind of action."""
+    """Yield the actions, a line for each kind."""
     for kind, words in _WORDS.items():
         mine = [action for action in actions if type(action) is kind]
         forced = [a for a in mine if isinstance(a, (RemoveNode, RemoveCoordinator, RemoveComponents)) and a.force]

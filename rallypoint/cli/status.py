@@ -1,4 +1,4 @@
-"""`rallypoint status`: how jobs are."""
+"""`rallypoint status`: show jobs, nodes, ranks and incidents."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show what was asked for."""
+    """Show one job or all jobs."""
     if args.watch and args.name is None:
         args.usage_error("--watch requires a NAME")
     if args.watch:

@@ -1,4 +1,4 @@
-"""`rallypoint submit`: start a job and leave a supervisor behind."""
+"""`rallypoint submit`: start a job and its supervisor."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OWNER", "Submitted", "add", "run"]
 
-#: Owner of every job that was submitted by hand.
+#: Owner of every job that was submitted from the command line.
 OWNER = "cli"
 
 _ATTACHED = "attached"
@@ -46,17 +46,17 @@ Ctrl-C ends the command, and the job continues.
 
 @dataclass(frozen=True, kw_only=True)
 class Submitted:
-    """What a submission did, as `--json` prints it.
+    """Result of a submission, as `--json` prints it.
 
     Attributes:
         how: `submitted`, `restarted`, `adopted`, or `attached` to a job that runs and has a supervisor.
-        size: nodes and processes, for people.
+        size: nodes and processes, as text.
         folder: of the job, on this machine; "" elsewhere.
         configmap: that holds the job, as NAMESPACE/NAME, on Kubernetes; "" elsewhere.
         ledger: Ray namespace whose ledger holds the job, on Ray; "" elsewhere.
-        supervise: who supervises it, one of the words of the option; "" of a job that was attached to.
-        held_by: the supervisor of such a job, for people; else "".
-        supervisor_pid, supervisor_pod: the supervisor that was left behind, a process of this machine or a pod; else 0 and "".
+        supervise: where the supervisor runs (a value of --supervise); "" for a job that was already running.
+        held_by: description of the supervisor of such a job; else "".
+        supervisor_pid, supervisor_pod: the supervisor that was started, a process of this machine or a pod; else 0 and "".
     """
 
     version: int = 1
@@ -93,7 +93,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Submit, tell what happened, and watch or supervise if that was asked for."""
+    """Submit the job, print the result, and watch or supervise the job if requested."""
     plan = leaving(args)
     done, left = asyncio.run(_submit(args, plan))
     here = plan.way is Way.HERE and done.how != _ATTACHED
@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def told(done: Submitted, where: Where) -> tuple[str, ...]:
-    """Return what happened, where to look, and where it lies; a line each."""
+    """Return lines about the submission, the commands to watch the job, and its place."""
     happened = {
         "submitted": "submitted",
         "restarted": f"started again as attempt {done.record.attempt}",
@@ -174,7 +174,7 @@ async def _submit(args: argparse.Namespace, plan: Leaving) -> tuple[Submitted, L
 
 
 def _place(blueprint: Blueprint) -> tuple[str, str]:
-    """Return where the job lies: its folder, or the ConfigMap that is it; "" for what it has not."""
+    """Return the folder of a job, or its ConfigMap; "" for the one that it does not have."""
     first = blueprint.objects[0]
     if first.get("kind") == "ConfigMap":
         return "", f"{first['metadata']['namespace']}/{first['metadata']['name']}"
@@ -182,7 +182,7 @@ def _place(blueprint: Blueprint) -> tuple[str, str]:
 
 
 async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[Stored, str, str]:
-    """Submit the job, or take on what is there of this name, if it may be taken; a job that runs and is the same goes on."""
+    """Submit the job, or adopt the existing job of this name if that is allowed; the same job that already runs continues."""
     from rallypoint.backends.requests import collect, submit_or_adopt  # noqa: PLC0415
 
     known = await backend.load(blueprint.plan.name)
@@ -190,7 +190,7 @@ async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[S
         if held_by := await _runs_under(backend, known, blueprint.plan.digest, where):
             return known, _ATTACHED, held_by
         if known.record.finished and not known.record.deletion:
-            # Whoever submits by hand knows how it ended, or does not ask; what is wanted is another attempt.
+            # A user who submits a finished job again wants another attempt.
             await collect(backend, known.record.name, owner=OWNER)
     blueprint = dataclasses.replace(blueprint, claimant=_claimant())
     adoption = await submit_or_adopt(backend, blueprint, owner=OWNER)
@@ -200,12 +200,12 @@ async def _take(backend: Backend, blueprint: Blueprint, where: Where) -> tuple[S
 def _claimant() -> str:
     try:
         return f"user {getpass.getuser()}"
-    except (KeyError, OSError):  # a container that knows no name for its user
+    except (KeyError, OSError):  # a container without a user name for its uid
         return f"user {os.getuid()}"
 
 
 async def _runs_under(backend: Backend, known: Stored, digest: str, where: Where) -> str:
-    """Return the supervisor of a job that runs, "" if a submission goes on; raises `JobExistsError` for another owner's job."""
+    """Return the supervisor of a running job, "" if the job may be submitted; raises `JobExistsError`."""
     from rallypoint.backends.contract import HeldError, JobExistsError  # noqa: PLC0415
 
     record = known.record

@@ -1,4 +1,4 @@
-"""`rallypoint supervise`: see a job to its end, in the foreground. The supervisor that `submit` leaves behind runs this."""
+"""`rallypoint supervise`: supervise a job in the foreground. The supervisor that `submit` starts runs this command."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="exit 0 also if the job failed or is missing (for restart policies)",
     )
-    # For those who start it and know more of the cluster than a command line may show.
+    # For callers that pass credentials, which must not be on a command line.
     parser.add_argument("--credentials-from-stdin", action="store_true", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Supervise; return 0 when the job succeeded or was deleted, 1 when it failed, 143 after SIGTERM."""
+    """Supervise the job; return 0 if it succeeded or was deleted, 1 if it failed, 143 after SIGTERM."""
     from rallypoint.backends.contract import JobNotFoundError  # noqa: PLC0415  --help does without the backends
 
     services = _with_credentials(args.services) if args.credentials_from_stdin else args.services
@@ -74,14 +74,14 @@ def _with_credentials(services: Services) -> Services:
     from rallypoint.backends.credentials import Credentials  # noqa: PLC0415
 
     credentials = Credentials.from_json(sys.stdin.read())
-    # An exec plugin would have our standard input.
+    # An exec plug-in would inherit standard input.
     with Path(os.devnull).open("rb") as nothing:
         os.dup2(nothing.fileno(), sys.stdin.fileno())
     return services.with_credentials(credentials)
 
 
 def supervise_to_the_end(services: Services, where: Where, name: str) -> int:
-    """Supervise in the foreground, with what happens on standard error; return the exit code."""
+    """Supervise in the foreground, with log lines on standard error; return the exit code."""
     unstalled()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=_LOG_FORMAT, datefmt="%Y-%m-%d %H:%M:%S")
     limit_repeated_lines()
@@ -102,7 +102,7 @@ def supervise_to_the_end(services: Services, where: Where, name: str) -> int:
 
 
 class _Latest:
-    """Keeps the record of the last turn, for what is printed when the supervision is interrupted."""
+    """Keeps the record of the last turn, for the message after an interruption."""
 
     def __init__(self) -> None:
         self.record: JobRecord | None = None
@@ -112,7 +112,7 @@ class _Latest:
 
 
 def _left(where: Where, name: str, record: JobRecord | None) -> str:
-    """Return what becomes of a job whose supervisor was interrupted; `record` is the last that it has seen."""
+    """Return the message about a job whose supervisor was interrupted; `record` is the last known record."""
     again = spell_command(where, "supervise", name)
     if record is None or not record.deletion:
         return f"Job {name} continues without a supervisor; to supervise it again: {again}"
@@ -132,5 +132,5 @@ def _settle_signals(task: asyncio.Task[JobRecord | None] | None) -> None:
     loop = asyncio.get_running_loop()
     if task is not None:
         loop.add_signal_handler(signal.SIGTERM, task.cancel)
-    # Handled, not ignored: what is ignored stays ignored in every process that is started from here.
+    # Handled, not ignored: child processes inherit ignored signals.
     loop.add_signal_handler(signal.SIGHUP, lambda: None)

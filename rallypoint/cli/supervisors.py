@@ -1,4 +1,4 @@
-"""The supervisor that a submission leaves behind, as long as the command is there to see it."""
+"""The supervisor that a submission starts, while the command runs."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ if TYPE_CHECKING:
 
 __all__ = ["Leaving", "Left", "SupervisorLostError", "Way", "ended", "leaving", "taken_on", "way_options"]
 
-#: How long a supervisor may take to begin, in seconds; it is not waited for any longer, but it is not given up either.
+#: Seconds to wait for the start of a supervisor; afterwards the command continues, and the supervisor may still start.
 _PATIENCE = 30.0
 
 
 class Way(str, enum.Enum):
-    """Who supervises a job that a command submits."""
+    """Where the supervisor of a submitted job runs."""
 
-    PROCESS = "process"  #: a process of this machine that outlives the command
+    PROCESS = "process"  #: a background process of this machine
     POD = "pod"  #: a pod beside the job
     HERE = "here"  #: the command itself, to the job's end
-    NONE = "none"  #: nobody yet
+    NONE = "none"  #: no supervisor
 
 
-#: What each backend allows, the usual one first.
+#: Values that each backend allows, the default first.
 _WAYS = {
     LOCAL: (Way.PROCESS, Way.HERE, Way.NONE),
     KUBERNETES: (Way.POD, Way.PROCESS, Way.HERE, Way.NONE),
@@ -46,7 +46,7 @@ _WAYS = {
 
 
 class SupervisorLostError(RallypointError):
-    """The supervisor that was left behind ended before its job, or never began."""
+    """The supervisor exited before its job ended, or did not start."""
 
     def __init__(self, name: str, story: str, where: Where) -> None:
         super().__init__(f"{story}; to supervise job {name}: {spell_command(where, 'supervise', name)}")
@@ -54,12 +54,12 @@ class SupervisorLostError(RallypointError):
 
 @dataclass(frozen=True, kw_only=True)
 class Left:
-    """Who supervises a job now. At most one of the two is given.
+    """The supervisor of a job. At most one of `pid` and `pod` is set.
 
     Attributes:
         pid: a process of this machine; 0 for none.
         pod: a pod, by its name; "" for none.
-        lost: returns, with a story, when that one has ended or cannot begin; None where there is nobody to lose.
+        lost: returns a message when the supervisor has exited or cannot start; None without a supervisor.
     """
 
     pid: int = 0
@@ -68,12 +68,12 @@ class Left:
 
     @property
     def words(self) -> str:
-        """Who it is, for people."""
+        """Description of the supervisor."""
         return f"supervisor {self.pid}" if self.pid else f"supervisor pod {self.pod}" if self.pod else ""
 
 
 def way_options(parser: UsageParser) -> None:
-    """Add the options that say who supervises."""
+    """Add the options of the supervisor."""
     parser.group(ADVANCED_OPTIONS).add_argument(
         "--supervise",
         choices=[way.value for way in Way],
@@ -97,7 +97,7 @@ def way_options(parser: UsageParser) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Leaving:
-    """How a command leaves the job that it submits. `pods` is there where a pod is to supervise it."""
+    """How a command starts the supervisor of its job. `pods` is set if the supervisor is a pod."""
 
     way: Way
     where: Where
@@ -105,12 +105,12 @@ class Leaving:
     pods: SupervisorPods | None = None
 
     async def check(self, blueprint: Blueprint) -> None:
-        """Raise what stands against it, before anything is created."""
+        """Raise an error if the supervisor cannot be started, before anything is created."""
         if self.pods is not None:
             await self.pods.check(blueprint)
 
     async def leave(self, name: str) -> Left:
-        """Leave a supervisor behind, if one is to be."""
+        """Start the supervisor, if the command needs one."""
         if self.pods is not None:
             return self._left_to_pod(name, await self.pods.leave(name), self.pods)
         if self.way is Way.PROCESS:
@@ -134,7 +134,7 @@ class Leaving:
 
 
 def leaving(args: argparse.Namespace) -> Leaving:
-    """Return what the command line says of it; tells wrong usage."""
+    """Read the options of the supervisor; ends the command on wrong usage."""
     where: Where = args.where
     ways = _WAYS[where.site.kind]
     way = ways[0] if args.supervise is None else Way(args.supervise)
@@ -150,20 +150,20 @@ def leaving(args: argparse.Namespace) -> Leaving:
 
 
 async def taken_on(backend: Backend, record: JobRecord, left: Left, where: Where) -> JobRecord:
-    """Return a job's record once its new supervisor has begun; raises `SupervisorLostError` when that one is lost first."""
+    """Return a job's record once its new supervisor has started; raises `SupervisorLostError` if it exits first."""
     if left.lost is None:
         return record
     beginning, end = asyncio.create_task(_begun(backend, record)), asyncio.ensure_future(left.lost())
     try:
         await asyncio.wait({beginning, end}, timeout=_PATIENCE, return_when=asyncio.FIRST_COMPLETED)
         if end.done() and not beginning.done():
-            # It may have done its work in between: a job that is over at once is no error.
+            # The job may have ended already, which is no error.
             record = await _reload(backend, record)
             if record.phase is Phase.EMPTY:
                 raise SupervisorLostError(record.name, end.result(), where)
         return beginning.result() if beginning.done() else record
     finally:
-        # Waited for: what they have opened is closed in this event loop, or never.
+        # Awaited, because their connections can be closed only in this event loop.
         for task in (beginning, end):
             task.cancel()
         await asyncio.gather(beginning, end, return_exceptions=True)
@@ -177,13 +177,13 @@ async def _begun(backend: Backend, record: JobRecord) -> JobRecord:
 
 
 async def _reload(backend: Backend, record: JobRecord) -> JobRecord:
-    """Return the record as it is now; what was deleted meanwhile is as it was."""
+    """Return the current record, or the given one if the job was deleted in the meantime."""
     stored = await backend.load(record.name)
     return record if stored is None else stored.record
 
 
 async def ended(pid: int) -> None:
-    """Return when a process of this machine has ended, or when there is none of this number."""
+    """Return when a process of this machine has exited or does not exist."""
     with contextlib.suppress(ProcessLookupError):
         handle = os.pidfd_open(pid)
         loop, gone = asyncio.get_running_loop(), asyncio.Event()

@@ -1,4 +1,4 @@
-"""`rallypoint suspend` and `rallypoint resume`: free what a job uses, and go on later from its last checkpoint."""
+"""`rallypoint suspend` and `rallypoint resume`: free the resources of a job, and continue later from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add(commands: Commands) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the wish down, and say who will fulfil it; of a paused job, what its ranks answered."""
+    """Store the request, and print which process will carry it out; for a paused job, print the replies of its ranks."""
     lines, done = asyncio.run(_wish(args.services, args))
     print("\n".join(lines))
     return 0 if done else 1
@@ -75,7 +75,7 @@ def _told(name: str, where: Where, *, asked: bool, fresh: bool) -> str:
 
 
 async def nobody(backend: Backend, name: str, where: Where) -> list[str]:
-    """Return a line that says so where there is no supervisor to fulfil a wish."""
+    """Yield a hint if the job has no supervisor that could carry out the request."""
     stored = await backend.load(name)
     if stored is None:
         return []

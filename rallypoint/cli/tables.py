@@ -67,22 +67,22 @@ _MOODS = {
     "lost": Mood.BAD,
 }
 
-#: Training goes on meanwhile, so there is nothing to heal.
+#: Causes that do not interrupt training.
 _HARMLESS = (Cause.COORDINATOR, Cause.SCALE)
 
-#: In these states a process number is of nobody, or of somebody else by now.
+#: States in which the process of a rank no longer exists.
 _OVER = ("done", "ended", "lost")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Place:
-    """A node of the current attempt: its slot, the agent in it if one was heard, and its workers."""
+    """A node of the current attempt: its slot, its agent if one has reported, and its workers."""
 
     slot: Slot
     member: Member | None
     state: str
     ranks: tuple[RankStatus, ...]
-    restarts: Mapping[int, int]  # by local rank; -1 where no single rank was to blame
+    restarts: Mapping[int, int]  # by local rank; -1 if no single rank was the cause
 
     @property
     def head(self) -> tuple[str, ...]:
@@ -204,7 +204,7 @@ def _culprit(incident: Incident) -> str:
 
 
 def _who(culprit: Culprit) -> str:
-    # Short: this is a cell; the story tells the host, too.
+    # Short, because this is a table cell; `explain` also names the host.
     return f"node {culprit.node}" if culprit.rank < 0 else f"rank {culprit.rank} node {culprit.node}"
 
 

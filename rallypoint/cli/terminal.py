@@ -1,4 +1,4 @@
-"""Whether output goes to a person at a screen, or is lines of plain text."""
+"""Whether output goes to a terminal, or is plain text."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ _DUMB = ("", "dumb", "unknown")
 
 
 def is_screen(environ: Mapping[str, str], *, isatty: bool) -> bool:
-    """Return whether colours and moving text are welcome: NO_COLOR (https://no-color.org) and TERM=dumb ask for plain lines."""
+    """Return whether colours and redrawing are allowed: NO_COLOR (https://no-color.org) and TERM=dumb request plain lines."""
     plain = bool(environ.get("NO_COLOR")) or environ.get("TERM", "") in _DUMB
     return isatty and not plain

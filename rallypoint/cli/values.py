@@ -1,4 +1,4 @@
-"""What is shown of a job, as frozen values that every renderer reads. All cells are text already."""
+"""The displayed values of a job, as frozen dataclasses that every renderer reads. All cells are text."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class Column:
     Attributes:
         title: in capitals.
         right: numbers are aligned to the right.
-        shrinks: where the screen is narrow, this column gives way.
-        repeats: a cell that continues the row above says nothing new; a person's table may leave it blank.
-        colored: the row's mood is told by this cell.
+        shrinks: on a narrow screen, this column is cut.
+        repeats: on a screen, a cell with the value of the row above is blank.
+        colored: this cell has the colour of the row.
     """
 
     title: str
@@ -38,7 +38,7 @@ class Column:
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One line of a table: as many cells as it has columns; `continues` when it belongs to the row above."""
+    """One line of a table, with a cell for each column; `continues` if it belongs to the row above."""
 
     cells: tuple[str, ...]
     mood: Mood = Mood.QUIET
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """Columns and rows; `empty` is what is said when there are no rows."""
+    """Columns and rows; `empty` is the text for a table without rows."""
 
     columns: tuple[Column, ...]
     rows: tuple[Row, ...]
@@ -56,13 +56,13 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """One job as it is shown.
+    """The displayed values of one job.
 
     Attributes:
-        phase: its word; `summary` what that means now, in a phrase.
-        figures: short values for one line of columns; `details` longer ones, a line each.
+        phase: its name; `summary` explains it in a phrase.
+        figures: short values for one line of columns; `details` are longer values, a line each.
         nodes: a row for each rank (or for each node), `incidents` a row for each fault.
-        ending: how it ended, "" while it has not.
+        ending: how it ended; "" while it runs.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""What is to be seen of a job: from record, status and plan to the values of `values.py`. Pure; `now` is an argument."""
+"""The displayed values of a job (`values.py`), from its record, status and plan. Pure; `now` is an argument."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _MOODS = {
     Phase.TERMINATING: Mood.QUIET,
 }
 
-#: Phases in which a wish to suspend has not been fulfilled yet.
+#: Phases in which a suspend request has not been carried out yet.
 _SUSPENDABLE = (Phase.EMPTY, Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
 
 _JOBS = (
@@ -60,18 +60,18 @@ def view(
     status_age: float | None = None,
     roles: Iterable[RoleDocument] = (),
 ) -> JobView:
-    """Return what is shown of one job at `now` (seconds since the epoch).
+    """Return the displayed values of one job at `now` (seconds since the epoch).
 
     Args:
-        record: the supervisor's memory.
-        status: the coordinator's last word; one of another attempt, or of an earlier job of the name, is left out.
-        plan: what runs.
-        now: ages are counted up to here.
-        supervisor: what became of the one that the record names.
-        zone: in which times of day are told; None for this machine's.
-        status_age: seconds since the coordinator's last word; None where that is not known.
-        by_node: one row for each node in the place of one for each rank.
-        roles: elastic roles of a job with several.
+        record: of the supervisor.
+        status: the last status of the coordinator; a status of another attempt or job is ignored.
+        plan: of the job.
+        now: end of all displayed ages.
+        supervisor: state of the supervisor that the record names.
+        zone: time zone of displayed times; None for that of this machine.
+        status_age: seconds since the last status of the coordinator; None if unknown.
+        by_node: one row for each node instead of each rank.
+        roles: elastic roles of a job with several roles.
     """
     story = story_of(record, status, now=now, plan=plan, status_age=status_age)
     ranks = node_table(record, story.status, story.restarts, by_node=by_node)
@@ -89,7 +89,7 @@ def view(
 
 
 def view_of(document: JobDocument, now: float, *, by_node: bool = False) -> JobView:
-    """Return what is shown of the job of a document."""
+    """Return the displayed values of the job of a document."""
     return view(
         document.record,
         document.status,
@@ -109,7 +109,7 @@ def overview(jobs: Iterable[JobDocument], now: float) -> Table:
 
 
 def phase_word(record: JobRecord) -> str:
-    """Return the phase as it is shown; a job that nobody has taken on yet is `Submitted`."""
+    """Return the name of the phase; a job without a supervisor yet is `Submitted`."""
     return record.phase.value or "Submitted"
 
 
@@ -148,14 +148,14 @@ def _summary(story: Story, plan: Plan, now: float) -> str:
 
 
 def _with_silence(record: JobRecord, running: str, quiet: str) -> str:
-    """Return what a running job does, with since when nothing was heard of it; what is old is told as what was last known."""
+    """Return the activity of a running job, with the time since its last report if that is old."""
     if quiet.startswith("last report ") and not quiet.startswith("last report of"):
         return f"{quiet}; then: {running}"
     return "; ".join(filter(None, (running, quiet, _waiting(record))))
 
 
 def _waiting(record: JobRecord) -> str:
-    """Return `waiting for quota tight`, as far as others decide when the job goes on; the whole stands under `waits for`."""
+    """Return `waiting for quota NAME` if the job waits for something; the complete text is the value `waits for`."""
     return f"waiting for {record.waits_for.partition(':')[0]}" if record.waits_for else ""
 
 
@@ -176,7 +176,7 @@ def _resetting(record: JobRecord, plan: Plan, now: float) -> str:
     gone = record.since(ConditionType.RESOURCES_DEPLOYED, value=False)
     if gone is None:
         return f"cleaning up attempt {record.attempt}"
-    # The clock is saved now and then; in between it goes on as time does.
+    # The clock is saved from time to time; in between it advances with the time of day.
     clock = record.clock + max(0.0, now - record.last_now)
     return f"attempt {record.attempt + 1} starts in {span(gone + plan.grace.retry_pause - clock)}"
 
@@ -221,7 +221,7 @@ def _details(story: Story, now: float) -> Iterable[Fact]:
 
 
 def _undurable(status: JobStatus) -> str:
-    """Return why the coordinator cannot write its status where another can read it; "" where it can."""
+    """Return why the coordinator cannot store its status durably; "" if it can."""
     if status.durable:
         return ""
     told = (event.detail for event in reversed(status.events) if event.kind == "status-undurable")
@@ -230,18 +230,18 @@ def _undurable(status: JobStatus) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Clock:
-    """The moment of the look, and where times of day are told."""
+    """The current time and the time zone of displayed times."""
 
     now: float
     zone: datetime.tzinfo | None
 
     def tell(self, at: float) -> str:
-        """Return when something was, and how long ago."""
+        """Return a time and its age as text."""
         return f"{clock_time(at, self.now, self.zone)} ({span(self.now - at)})"
 
 
 def _supervision(record: JobRecord, plan: Plan, supervisor: SupervisorSeen | None, clock: _Clock) -> Iterable[Fact]:
-    """Say who supervises the job, or since when nobody does and what follows from that; nothing before and after."""
+    """Yield the supervisor of a job, or since when it has none and the consequence; nothing before and after supervision."""
     holder = record.holder
     if holder is None or (record.released and not record.deletion):
         return

@@ -1,4 +1,4 @@
-"""Looking at a job until it is over. Whatever happens to the one who looks, the job goes on."""
+"""Watching a job until it ends. The job continues if the watching process exits."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ __all__ = ["Watched", "watch_to_the_end"]
 
 _INTERRUPTED = 130  # 128 + SIGINT, as shells count
 
-#: How long after its supervisor's end a job may still be seen to have ended, in seconds.
+#: Seconds to wait for the end of the job after its supervisor has exited.
 _LAST_LOOK = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Watched:
-    """The job that is looked at.
+    """The job that is watched.
 
     Attributes:
-        left: whom this process left it to, if it did.
-        here: this process supervises it while it looks, and goes on until the job has come to rest.
+        left: the supervisor that this process started, if any.
+        here: this process supervises the job while it watches, until the job has ended and its resources are released.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Watched:
 
 
 def watch_to_the_end(services: Services, job: Watched, *, json: bool) -> int:
-    """Show a job until it is over; return 0 when it succeeded, 1 when it failed or was deleted, 130 after Ctrl-C."""
+    """Show a job until it ends; return 0 if it succeeded, 1 if it failed or was deleted, 130 after Ctrl-C."""
     try:
         screen = choose_screen(json=json)
         with screen:
@@ -75,7 +75,7 @@ async def _follow(services: Services, job: Watched, screen: Screen) -> JobDocume
 
 
 async def _supervised(services: Services, job: Watched, showing: asyncio.Task[JobDocument]) -> JobDocument:
-    """Supervise until the job has come to rest, whatever becomes of the screen; return what is shown last."""
+    """Supervise until the job has ended, also if the screen fails; return the last document."""
     from rallypoint.backends.supervise import supervise  # noqa: PLC0415  as below
 
     async with services.backend(job.where) as backend:
@@ -100,7 +100,7 @@ async def _show(services: Services, job: Watched, screen: Screen) -> JobDocument
 
 
 async def _supervisor_lost(job: Watched, lost: Callable[[], Awaitable[str]], showing: asyncio.Task[JobDocument]) -> JobDocument:
-    """Return what is shown last, or raise when the supervisor ends and the job does not."""
+    """Return the last document, or raise an error if the supervisor exits before the job ends."""
     story = await lost()
     done, _ = await asyncio.wait({showing}, timeout=_LAST_LOOK)
     if done:

@@ -1,4 +1,4 @@
-"""What a submission's FILE is: a job file, settings of the pytorchjob-generator, or a manifest; and what becomes of it."""
+"""The FILE of a submission: a job file, settings of the pytorchjob-generator, or a manifest, and its conversion."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ __all__ = ["KindError", "drawn"]
 
 
 class KindError(RallypointError):
-    """A job of this kind is none for this backend."""
+    """The backend does not support this kind of job."""
 
 
 def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | None = None) -> Blueprint:
-    """Return the blueprint of what the command line describes; raises `JobError`, `KindError` and the backend's errors.
+    """Return the blueprint of the job of a command line; raises `JobError`, `KindError` and the backend's errors.
 
     `orphan_policy` becomes the job's own setting, so that its file says what holds, and a later submission of that file is the
     same job. A manifest has none: what its controller does without a supervisor is the controller's to say.
@@ -46,7 +46,7 @@ def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | No
     if args.arguments.keys() - {"platform"} and (manifest or (settings and kind is not Kind.PODS)):
         flags = ", ".join(WORDS[name].flag for name in args.arguments)
         raise KindError(f"{flags}: {args.file} is not a job file; use --set to change a manifest")
-    # Only a cluster has kinds; its backend is what was opened for one.
+    # Only a cluster has kinds.
     cluster: Any = backend
     blueprint: Blueprint
     if manifest:
@@ -70,7 +70,7 @@ def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | No
 
 
 def _of_settings(cluster: Any, document: Any, kind: Kind | None, args: argparse.Namespace) -> Blueprint:
-    """Settings are an AppWrapper, unless another kind is asked for."""
+    """Return settings as an AppWrapper, unless another kind is requested."""
     named = {} if args.name is None else {"jobName": args.name}
     blueprint: Blueprint
     try:

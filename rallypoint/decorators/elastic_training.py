@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["elastic_training_task"]
 
-#: What the function takes the place of.
+#: Arguments that the function replaces.
 _TAKEN = ("entrypoint", "args")
 
 #: Classes of `rallypoint.job.builder` that a function may be declared to return.
@@ -65,7 +65,7 @@ class _ElasticTrainingDecoratedOperator(DecoratedOperator, ElasticTrainingOperat
         return FunctionJob(job=self.build_job(context), function=sent)
 
     def _built(self) -> Mapping[str, Any]:
-        """Call the function; a retry must build the same job, or it cannot adopt the one that runs."""
+        """Call the function; a retry must build the same job, or it cannot adopt the running job."""
         from rallypoint.job.errors import JobError, Problem, show  # noqa: PLC0415  as above
 
         made = document_of(self.python_callable(*self.op_args, **self.op_kwargs))
@@ -76,7 +76,7 @@ class _ElasticTrainingDecoratedOperator(DecoratedOperator, ElasticTrainingOperat
         raise JobError([Problem(path="python_callable", text=told)])
 
     def returned(self, summary: dict[str, Any]) -> Any:
-        """Return what the function returned on rank 0, or the result of the job that it has built."""
+        """Return the result of the function on rank 0, or the result of the job that the function built."""
         return summary["result"]
 
 

@@ -26,7 +26,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name != "TrainingRetryPolicy":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    # It brings a part of Airflow's SDK that no operator needs.
+    # It imports a part of Airflow's SDK that operators do not need.
     from rallypoint.provider.retry_policy import TrainingRetryPolicy  # noqa: PLC0415
 
     return TrainingRetryPolicy

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["AppWrapperOperator"]
 
-#: What may become of a manifest.
+#: Kinds that a manifest may have.
 _KINDS = ("appwrapper", "pytorchjob")
 
 

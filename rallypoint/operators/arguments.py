@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FIELDS", "JobArguments", "document_of", "folder_of", "key_of", "notes_of"]
 
-#: Arguments that are keys of the job's document, and what the document calls them (`resources` is taken by Airflow).
+#: Arguments that are keys of the job document, and the names of these keys (Airflow already uses `resources`).
 FIELDS = {
     "entrypoint": "entrypoint",
     "args": "args",
@@ -76,8 +76,8 @@ class JobArguments(PlacedOperator):
     """
 
     template_fields: Sequence[str] = ("job", "name", *FIELDS)
-    # Empty on purpose: Airflow would load every string of every field that ends so, `args=["--config", "x.yaml"]` among them.
-    # `job` alone names a file, and it is read when the task runs.
+    # Empty on purpose: Airflow would read each text that ends with an extension as a file, as in `args=["--config", "x.yaml"]`.
+    # Only `job` may name a file, which is read when the task runs.
     template_ext: Sequence[str] = ()
     template_fields_renderers: ClassVar[dict[str, str]] = {
         "job": "yaml",
@@ -147,7 +147,7 @@ class JobArguments(PlacedOperator):
         return documents.annotate(job, notes_of(ti))
 
     def _take_place(self, said: Mapping[str, str]) -> dict[str, str]:
-        """Take the place that a job names where the task names none; return what the task overrules."""
+        """Use the place in the job document if the task sets none; return the keys of the document that the task overrides."""
         if self.backend is None and self.conn_id is None and said.get("platform"):
             self.backend = said["platform"]
         if self.namespace is None and said.get("namespace"):
@@ -159,7 +159,7 @@ class JobArguments(PlacedOperator):
 def document_of(job: Any) -> Any:
     """Return the document of a `JobBuilder`, a `Job` or an `ElasticJob`; everything else as it is. Raises `JobError`.
 
-    A document is the same at every parsing of a DAG file. Its classes are not imported: they bring pydantic.
+    A document is the same whenever the DAG file is parsed. Its classes are not imported, because they import pydantic.
     """
     if callable(getattr(type(job), "build", None)):
         job = job.build()
@@ -175,7 +175,7 @@ def folder_of(operator: BaseOperator) -> Path:
 
 
 def key_of(ti: Any) -> dict[str, Any]:
-    """Return what names a task instance over all of its tries; `map_index` is -1 for a task that is not mapped."""
+    """Return the key of a task instance, the same for all tries; `map_index` is -1 for a task that is not mapped."""
     index = -1 if ti.map_index is None else ti.map_index
     return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
 

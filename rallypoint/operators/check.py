@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 __all__ = ["NodeCheckOperator"]
 
-#: What may make the task fail.
+#: Values of `fail_on`.
 _FAIL_ON = ("fault", "straggler", "never")
 
-#: Where the findings of a check stand in XCom, beside the return value.
+#: XCom keys of the results of a check, beside the return value.
 XCOM_KEYS = ("faulty_hosts", "stragglers", "bandwidth", "bandwidth_svg")
 
 
@@ -77,7 +77,7 @@ class NodeCheckOperator(JobArguments, JobOwner):
         if level not in {"1", "2"}:
             raise OptionError("level", self.level, "1 or 2")
         if self.entrypoint is None and self.job is None:
-            self.entrypoint = ["true"]  # never started: the job is over when its nodes are checked
+            self.entrypoint = ["true"]  # never started: the job ends when its nodes are checked
         job = self.build_job(context)
         document = as_check(
             job.to_document(), level=int(level), all_pairs=self.all_pairs, timeout=self.round_timeout, name=job.name
@@ -85,7 +85,7 @@ class NodeCheckOperator(JobArguments, JobOwner):
         return load_job(document, based=False)
 
     def returned(self, summary: dict[str, Any]) -> Any:
-        """Return what was found, in the place of the job's summary."""
+        """Return the result of the check instead of the summary of the job."""
         from rallypoint.report.check_picture import matrix, picture, read_check  # noqa: PLC0415  as above
         from rallypoint.wire import codec  # noqa: PLC0415
         from rallypoint.wire.check import NodeVerdict  # noqa: PLC0415
@@ -104,7 +104,7 @@ class NodeCheckOperator(JobArguments, JobOwner):
         }
 
     def tell(self, context: Context, found: dict[str, Any]) -> dict[str, Any]:
-        """Push what was found to XCom, and refuse nodes that must not train; raises `NodesRefused`."""
+        """Push the result to XCom; raises `NodesRefused` for nodes that must not train."""
         if self.do_xcom_push:
             for key in XCOM_KEYS:
                 context["ti"].xcom_push(key=key, value=found[key])
@@ -118,9 +118,9 @@ class NodeCheckOperator(JobArguments, JobOwner):
         return found
 
     def execute(self, context: Context) -> Any:
-        """Check, and tell."""
+        """Check the nodes and push the result."""
         return self.tell(context, super().execute(context))
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """As `execute`, after the triggerer has waited."""
+        """Push the result after the trigger has finished."""
         return self.tell(context, super().execute_complete(context, event))

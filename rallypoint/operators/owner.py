@@ -1,16 +1,17 @@
-"""`JobOwner`: a task that owns one training job, whatever says what the job is.
+"""`JobOwner`: base class of operators whose task owns one training job.
 
-What happens when
-=================
+Life of a task
+==============
 
-`execute` computes the job's name from the task instance's key, so that every try means the same job, and submits or adopts:
-a job of an earlier try goes on, one that is finished is taken as it is, and one whose result was taken before (the task was
-cleared, or failed and is tried again) starts its next attempt. Then the job is supervised here, or in the triggerer.
+`execute` computes the job's name from the key of the task instance, so that all tries use the same job. It submits the job, or
+adopts the job of an earlier try: a running job continues, the result of a finished job is used, and a job whose result was
+already used (the task was cleared, or failed and is retried) starts its next attempt. Then the job is supervised by the worker
+or by the triggerer.
 
-SIGTERM reaches `on_kill` inside of the running event loop. A signal's handler may not wait there, so it only rings a bell, and
-a coroutine then asks Airflow for the task's state. Only a task that was ended (failed, success, skipped, removed) takes its job
-with it. In every other state (`running` while a worker is redeployed, `restarting` or `queued` after a clear) the job goes on
-and the next try adopts it. It goes on as well when Airflow does not answer: a lost answer must not cost a day of training.
+SIGTERM calls `on_kill` inside the running event loop. A signal handler must not wait, so it only sets an event, and a coroutine
+then requests the task's state from Airflow. The job is deleted only if the task has ended (failed, success, skipped, removed).
+In every other state (`running` while a worker is redeployed, `restarting` or `queued` after a clear) the job continues and the
+next try adopts it. The job also continues if Airflow does not respond: a lost response must not cost a day of training.
 """
 
 from __future__ import annotations
@@ -68,10 +69,10 @@ _FAILURES = {
     End.ERROR: SupervisionFailed,
 }
 
-#: Seconds between two looks where nobody says otherwise: the watches of a cluster tell of every change by themselves.
+#: Default seconds between two checks of the job; backends with watches report each change by themselves.
 _POLLS = {LOCAL: 2.0, KUBERNETES: 15.0, RAY: 15.0}
 
-#: The trigger reports the end of the task's time itself; Airflow's own sweep only catches a triggerer that is gone.
+#: The trigger itself reports a timeout of the task; Airflow's own timeout applies only if the triggerer has exited.
 _SWEEP_PAD = 60.0
 
 
@@ -145,16 +146,16 @@ class JobOwner(TellsLineage, PlacedOperator):
         return backend_access.open_backend(place_of(self))
 
     def spawn_supervisor(self, claim: Claim) -> None:
-        """Leave a supervisor behind that sees to the job without this task."""
+        """Start a supervisor that supervises the job without this task."""
         backend_access.spawn_supervisor(claim)
 
     async def ask_state(self, context: Context) -> str | None:
-        """Return the present state of this task, as Airflow has it."""
+        """Return the present state of this task in Airflow."""
         return await task_state(context["ti"])
 
     def execute(self, context: Context) -> Any:
         """Submit or adopt the job, and wait for its end here or, when deferrable, in the triggerer."""
-        # The provider's rooms behind the operator bring pydantic and the backends, which a DAG file need not pay for.
+        # Imported here, because these modules import pydantic and the backends, which would slow down the parsing of DAG files.
         from rallypoint.provider import submission  # noqa: PLC0415
 
         work = self._valid_work(context)
@@ -170,12 +171,12 @@ class JobOwner(TellsLineage, PlacedOperator):
         return self._finish(context, claim, ending)
 
     def execute_complete(self, context: Context, event: Any = None) -> Any:
-        """Finish the task with what the trigger found; everything is in `event`."""
+        """Finish the task with the result of the trigger, which is in `event`."""
         ending = Ending.from_event(event)
         return self._finish(context, self._claim(context, ending.name), ending)
 
     def resume_execution(self, next_method: str, next_kwargs: dict[str, Any] | None, context: Context) -> Any:
-        """Resume as Airflow does; a trigger that ended without a word gives its job up here, since it cannot do so any more."""
+        """Resume as Airflow does; if the trigger ended without an event, hand the job over here."""
         try:
             return super().resume_execution(next_method, next_kwargs, context)
         except TaskDeferralTimeout as error:
@@ -188,15 +189,15 @@ class JobOwner(TellsLineage, PlacedOperator):
             raise SupervisionFailed(f"the trigger of job {claim.name} failed: {error}") from error
 
     def on_kill(self) -> None:
-        """Called by the signal's handler, and after a time-out; see the top of this file."""
+        """Handle SIGTERM or a timeout; see the docstring of the module."""
         self._bell.ring()
 
     @abc.abstractmethod
     def build_work(self, context: Context) -> Work:
-        """Return what is submitted, its templates filled in; raises `JobError`, or a `SubmitError` where it is none."""
+        """Return the job to submit, with rendered templates; raises `JobError` or `SubmitError`."""
 
     def returned(self, summary: dict[str, Any]) -> Any:
-        """Return what the task returns for a job that succeeded: its summary."""
+        """Return the result of the task for a job that succeeded: its summary."""
         return summary
 
     def _valid_work(self, context: Context) -> Work:
@@ -226,7 +227,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         )
 
     def _deadline(self, context: Context) -> float | None:
-        # Airflow enforces no execution_timeout while a task is deferred, so it travels as a point in time.
+        # Airflow enforces no execution_timeout while a task is deferred, so the trigger gets it as a point in time.
         if self.execution_timeout is None:
             return None
         return context["ti"].start_date.timestamp() + self.execution_timeout.total_seconds()
@@ -239,7 +240,7 @@ class JobOwner(TellsLineage, PlacedOperator):
             do = functools.partial(submission.submit_and_wait, work=work, bell=self._bell, ask=ask)
             return self._at(claim, do, context=context, publication=_publication(context, claim))
         except AirflowTaskTimeout:
-            # The claim's own deadline comes first; this is for an event loop that was too busy to notice.
+            # Usually the deadline of the claim expires first; this covers an event loop that was too busy.
             self.log.warning("Job %s did not end within execution_timeout; %s", claim.name, self._time_out(claim))
             raise
 
@@ -256,10 +257,10 @@ class JobOwner(TellsLineage, PlacedOperator):
         from rallypoint.provider import submission  # noqa: PLC0415  as in `execute`
         from rallypoint.report.summary import xcoms  # noqa: PLC0415
 
-        # As it would come from the triggerer: cleaned for XCom, OpenLineage, asset events and the exception's text.
+        # In the form of a trigger event: cleaned for XCom, OpenLineage, asset events and the text of the exception.
         ending = Ending.from_event(ending_event(ending))
         if ending.end is End.TIMEOUT:
-            # Airflow's own alarm may ring while the rest is written: then this line is all that says what was done.
+            # Airflow's own timeout may interrupt the next lines; then only this line reports the action.
             self.log.warning("%s", ending.text)
         if self.do_xcom_push:
             for key, value in xcoms(ending.summary).items():
@@ -282,7 +283,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         if self.outlets:
             mark_outlets(self.outlets, context["outlet_events"], ending.summary)
         if self.on_finish_action != "keep_job":
-            # Airflow calls these once it has heard that the task succeeded; until then a retry must find the job.
+            # Airflow calls these after it has stored the success of the task; until then a retry must find the job.
             self.on_success_callback = [*self.on_success_callback, functools.partial(self._tidy, claim)]
         return self.returned(ending.summary)
 
@@ -292,7 +293,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         self._at(claim, tidy)
 
     def _judged(self, context: Context, claim: Claim, ending: Ending) -> Ending:
-        """Return an ending whose failure says, where a policy would ask for more memory, whether there is more to be had."""
+        """Return the ending; if a retry policy would increase the memory, its failure states whether that is possible."""
         from rallypoint.provider.submission import no_growth  # noqa: PLC0415  as in `execute`
 
         policy, failure = growing(self.retry_policy, ending.failure), ending.failure
@@ -303,7 +304,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         return dataclasses.replace(ending, failure=dataclasses.replace(failure, no_growth=why))
 
     def _keep_page(self, context: Context, claim: Claim) -> None:
-        """Keep the tab's page for when the job is gone. A hint for people, too: no task fails for it."""
+        """Store the page of the tab for the time after the job's deletion. An error here does not fail the task."""
         from rallypoint.report.page.published import PAGE_KEY, published_page  # noqa: PLC0415  as in `execute`
 
         ti = context["ti"]
@@ -317,9 +318,9 @@ class JobOwner(TellsLineage, PlacedOperator):
             ti.xcom_push(key=PAGE_KEY, value=page)
 
     def _give_up(self, context: Context, claim: Claim, *, healthy: bool = False) -> None:
-        """Nobody watches the job any more: leave it to the next try.
+        """Hand the job over to the next try, because this task no longer watches it.
 
-        When there is none, leave a job that may be `healthy` to a supervisor of its own, and cancel any other.
+        Without a next try, a job that may be `healthy` gets its own supervisor, and any other job is cancelled.
         """
         ti = context["ti"]
         if ti.try_number <= (ti.max_tries or 0):
@@ -334,7 +335,7 @@ class JobOwner(TellsLineage, PlacedOperator):
             else:
                 self._cancel(claim)
         except (OSError, RallypointError):
-            # How the task fails is the caller's to say, and this must not take its place.
+            # The caller raises the error of the task, which an error here must not replace.
             self.log.exception("Job %s may continue without a supervisor; `rallypoint delete` stops the job", claim.name)
 
     def _cancel(self, claim: Claim) -> None:
@@ -388,12 +389,12 @@ class JobOwner(TellsLineage, PlacedOperator):
 
 
 def _tries(context: Context) -> int:
-    """Return what Airflow allows the task: a clear adds to it, a retry does not."""
+    """Return the number of tries that Airflow allows; a clear increases it, a retry does not."""
     return int(context["ti"].max_tries or 0)
 
 
 def _publication(context: Context, claim: Claim) -> Publication | None:
-    """Return where the job's page is published while the worker waits; the trigger has its own."""
+    """Return the publisher of the job's page while the worker waits; a trigger has its own."""
     from rallypoint.provider.publishing import Publication, publish_interval  # noqa: PLC0415
     from rallypoint.report.page.published import PAGE_KEY  # noqa: PLC0415  as in `execute`
 
@@ -404,7 +405,7 @@ def _publication(context: Context, claim: Claim) -> Publication | None:
 
 
 def _claimant(context: Context) -> str:
-    """Return the task instance by the names that all of its tries share."""
+    """Return the description of the task instance, the same for all tries."""
     ti = context["ti"]
     index = "" if ti.map_index is None or ti.map_index < 0 else f" [{ti.map_index}]"
     return f"task {ti.task_id}{index} of DAG {ti.dag_id}, run {ti.run_id}"

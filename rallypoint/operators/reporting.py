@@ -1,4 +1,4 @@
-"""What a task reports of its job to Airflow: XComs, metrics, asset events, lineage, and its retry policy's question."""
+"""Reports of a task about its job to Airflow: XComs, metrics, asset events, lineage, and data for the retry policy."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 __all__ = ["TellsLineage", "advice", "asset_extra", "count", "count_end", "growing", "mark_outlets", "note_job", "open_library"]
 
-#: What an outlet's event has of the summary of its job.
+#: Keys of a job's summary in the event of an outlet.
 _EXTRA = ("job", "uid", "checkpoint", "step", "metrics", "attempts", "faults", "world_size", "result", "roles")
 
-#: Numbers that are told to Airflow's metrics, by the field of the summary that each is.
+#: Airflow metrics, by the field of the summary that each reports.
 _GAUGES = {"step": "final_step", "world_size": "world_size", "steps_lost": "steps_lost"}
 
 
 def note_job(context: Context, claim: Claim, *, xcom: bool, log: Any) -> None:
-    """Write the intent down before anything is submitted. A hint for people: the job's record is the truth."""
+    """Store the job's name before the job is submitted. The tab uses it; the record of the job is authoritative."""
     if xcom:
         context["ti"].xcom_push(key="job_name", value=claim.name)
-    # Airflow stores links when the task ends; while it runs, the job is there to be looked at.
+    # Airflow stores links only when the task ends; this makes the job visible while the task runs.
     link = ElasticTrainingLink()
     context["ti"].xcom_push(key=link.xcom_key, value=link.address(context["ti"]))
     store: Any = context.get("task_state_store")
@@ -43,13 +43,13 @@ def note_job(context: Context, claim: Claim, *, xcom: bool, log: Any) -> None:
 
 
 def asset_extra(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return what the event of an outlet says of the job that made it; what is not known is left out."""
+    """Return the job data in the event of an outlet, without unknown values."""
     known = ((key, summary.get(key)) for key in _EXTRA)
     return {key: value for key, value in known if value not in (None, "", {})}
 
 
 def mark_outlets(outlets: Iterable[Any], events: Any, summary: dict[str, Any]) -> None:
-    """Add the checkpoint and its metrics to the event of each outlet; what the DAG's author wrote there stays."""
+    """Add the checkpoint and its metrics to the event of each outlet; values of the DAG author are kept."""
     extra = asset_extra(summary)
     for outlet in outlets:
         event = events[outlet]
@@ -57,9 +57,9 @@ def mark_outlets(outlets: Iterable[Any], events: Any, summary: dict[str, Any]) -
 
 
 def count(stats: Any, summary: dict[str, Any], *, end: str, dag_id: str, task_id: str) -> None:
-    """Tell Airflow's metrics how a job ended: a counter by end, its duration, and what it lost.
+    """Send Airflow metrics about the end of a job: a counter by end, the duration, and the lost time and steps.
 
-    Of a job with several roles, what was lost is told of each role, with the tag `role`.
+    For a job with several roles, the losses are sent for each role, with the tag `role`.
     """
     tags = {"dag_id": dag_id, "task_id": task_id}
     stats.incr(f"rallypoint.job.{end}", tags=tags)
@@ -82,7 +82,7 @@ def _count_figures(stats: Any, summary: Mapping[str, Any], tags: dict[str, str])
 
 
 def count_end(ti: Any, ending: Ending, *, log: Any) -> None:
-    """Tell Airflow's metrics how it went. They are nobody's training: what goes wrong there is a line in the log."""
+    """Send the Airflow metrics of a job. An error here is only logged."""
     from airflow.sdk.observability import stats  # noqa: PLC0415  a DAG file need not pay for it
 
     try:
@@ -92,30 +92,30 @@ def count_end(ti: Any, ending: Ending, *, log: Any) -> None:
 
 
 class TellsLineage:
-    """Has the summary of its job once that is over, and tells OpenLineage of it.
+    """Provides the summary of the finished job to OpenLineage.
 
-    The provider asks in the process that has finished the task, after Airflow has heard of its end, so that the summary need
-    be nowhere else. It asks nobody who does not have it installed.
+    The OpenLineage provider calls these methods in the process that has finished the task, so the summary need not be stored
+    elsewhere.
     """
 
     finished_with: Mapping[str, Any] = {}
 
     def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
-        """Return an `OperatorLineage`, None where OpenLineage is not installed."""
+        """Return an `OperatorLineage`; None if OpenLineage is not installed."""
         from rallypoint.provider.lineage import lineage_of  # noqa: PLC0415  a DAG file need not pay for it
 
         library = open_library()
         named = bool(getattr(self, "outlets", ()) or getattr(self, "inlets", ()))
-        # The provider tells inlets and outlets only where an operator tells neither.
+        # The provider reports inlets and outlets only if the operator reports neither.
         return None if library is None else lineage_of(self.finished_with, library=library, with_output=not named)
 
     def get_openlineage_facets_on_failure(self, ti: Any) -> Any:
-        """Return the same of a job that failed."""
+        """Return the same for a job that failed."""
         return self.get_openlineage_facets_on_complete(ti)
 
 
 def open_library() -> Library | None:
-    """Return the makers, None where OpenLineage's packages are not installed. Only they ask for this, and then they are."""
+    """Return the module that builds the facets; None if OpenLineage is not installed."""
     try:
         from rallypoint.provider.lineage_facet import LIBRARY  # noqa: PLC0415  brings the packages
     except ImportError:
@@ -124,7 +124,7 @@ def open_library() -> Library | None:
 
 
 def growing(policy: Any, failure: Failure | None) -> TrainingRetryPolicy | None:
-    """Return the policy where it would ask for more memory, None where it is another, does not, or nothing has failed."""
+    """Return the retry policy if it would increase the memory for this failure; else None."""
     from rallypoint.provider.retry_policy import GROW, TrainingRetryPolicy  # noqa: PLC0415  a DAG file need not pay for it
 
     if failure is None or not isinstance(policy, TrainingRetryPolicy) or policy.action_on(failure) != GROW:
@@ -133,7 +133,7 @@ def growing(policy: Any, failure: Failure | None) -> TrainingRetryPolicy | None:
 
 
 def advice(policy: Any, failure: Failure | None, ti: Any) -> Callable[[Advice], Advice] | None:
-    """Return what decides what a next try is to do otherwise, None where there is none or nobody asks."""
+    """Return the data by which the next try changes its job; None if there is no such try or policy."""
     from rallypoint.provider.retry_policy import TrainingRetryPolicy  # noqa: PLC0415  a DAG file need not pay for it
 
     if failure is None or not isinstance(policy, TrainingRetryPolicy) or ti.try_number > (ti.max_tries or 0):

@@ -66,7 +66,7 @@ class ResizeJobOperator(PlacedOperator):
         return backend_access.open_backend(place_of(self))
 
     def execute(self, context: Context) -> dict[str, Any]:
-        """Write the wish down."""
+        """Store the request."""
         from rallypoint.backends import contract, requests  # noqa: PLC0415  bring pydantic, which a DAG file need not pay for
 
         try:

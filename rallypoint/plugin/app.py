@@ -1,10 +1,10 @@
-"""The web application behind the tab. It is mounted into Airflow's API server, and imported there alone.
+"""The web application of the tab. It is mounted into Airflow's API server; no other process imports it.
 
-| path | who may ask | answer |
+| path | allowed for | response |
 |---|---|---|
-| `ti` | anybody: it holds nothing | the document, which asks for the rest |
-| `assets/{digest}/{name}` | anybody | a script, the style |
-| `api/dags/{dag_id}/job` | who may read this DAG's task instances and their logs | the page's values as JSON, with an ETag |
+| `ti` | everyone: it contains no data | the HTML document, which requests the rest |
+| `assets/{digest}/{name}` | everyone | a script, the style |
+| `api/dags/{dag_id}/job` | users who may read this DAG's task instances and logs | the page's values as JSON, with an ETag |
 | `api/dags/{dag_id}/log` | the same | the last lines of one rank as text, of the role `role` |
 """
 
@@ -32,7 +32,7 @@ from rallypoint.wire.errors import RallypointError
 
 __all__ = ["CSP", "Asset", "Assets", "create_app", "load", "may_read_logs", "may_read_task", "task_seen"]
 
-#: Nothing from anywhere else, nothing inline, and shown by Airflow's own pages alone.
+#: No resources of other hosts, no inline scripts, and embedding only in Airflow's own pages.
 CSP = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -51,7 +51,7 @@ class Asset:
 
 @dataclass(frozen=True, kw_only=True)
 class Assets:
-    """All files. `digest` is another one when any of them is; `page` is the document, which names them by it."""
+    """All files. `digest` changes when any file changes; `page` is the HTML document, which contains the digest."""
 
     digest: str
     page: bytes
@@ -71,13 +71,13 @@ def load() -> Assets:
     return Assets(digest=digest, page=page.replace(b"{digest}", digest.encode()), files=files)
 
 
-#: Last lines of each stream of a rank that are shown, and characters of each.
+#: Number of last lines of each stream of a rank, and characters of each line.
 _LINES, _WIDTH = 1000, 2000
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 
 may_read_task = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_INSTANCE)
-#: The page quotes last lines of logs.
+#: The page contains last lines of logs.
 may_read_logs = requires_access_dag(method="GET", access_entity=DagAccessEntity.TASK_LOGS)
 
 
@@ -88,7 +88,7 @@ def task_seen(
     session: SessionDep,
     map_index: Annotated[str | None, Query()] = None,
 ) -> TaskSeen:
-    """Return the task instance that is asked about; there being none is an answer of 404."""
+    """Return the requested task instance; raises an HTTP 404 if it does not exist."""
     key = TaskKey(dag_id=dag_id, run_id=run_id, task_id=task_id, map_index=map_index_of(map_index))
     found = read_task(session, key)
     if found is None:
@@ -128,7 +128,7 @@ def create_app(looker: Looker | None = None) -> FastAPI:
         found = files.files.get(name)
         if found is None:
             raise HTTPException(404, f"file {name} not found")
-        # Another digest is asked for while API servers are replaced: what is kept for ever must be what it is named by.
+        # While API servers are replaced, browsers request other digests: cache only files with their own digest for ever.
         keep = _FOR_EVER if digest == files.digest else "no-store"
         return Response(found.body, media_type=found.media_type, headers={"Cache-Control": keep})
 

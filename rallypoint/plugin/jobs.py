@@ -1,4 +1,4 @@
-"""Looking at the job of a task instance, from the API server: it reads, and never touches a job."""
+"""Read-only access of the API server to the job of a task instance."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Looker"]
 
-#: Seconds for which a backend is kept open: its connection is read anew after that.
+#: Seconds for which a backend is kept open; afterwards its connection is read again.
 KEPT_OPEN = 60.0
 
-#: Seconds for which all who look at a job see the same.
+#: Seconds for which the page of a job is cached.
 FRESH = 1.0
 
-#: Seconds after which a backend that does not answer is said to be out of reach.
+#: Seconds after which a backend that does not respond counts as unreachable.
 PATIENCE = 10.0
 
-#: Jobs that are remembered and backends that are kept open, at most: notes of tasks name them.
+#: Limits of cached jobs and open backends, because tasks choose their names.
 MOST_JOBS, MOST_BACKENDS = 256, 16
 
 
@@ -53,14 +53,14 @@ class _Seen:
 
 
 class Looker:
-    """Looks at jobs for the browsers of one API server; `close` when it is no longer used.
+    """Reads jobs for the browsers of one API server; call `close` at the end.
 
     Args:
-        open_backend: opens that of a place which `access` allows; may block.
-        access: what may be opened.
+        open_backend: opens the backend of a place that `access` allows; may block.
+        access: places that may be opened.
         clock: seconds that never run backwards.
-        patience: seconds after which a backend that does not answer is out of reach.
-        linger: seconds after which a backend that is no longer used is closed; others may still wait for it.
+        patience: seconds after which a backend that does not respond counts as unreachable.
+        linger: seconds after which an unused backend is closed; other requests may still wait for it.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Looker:
         self._pages: dict[tuple[Place, str, frozenset[tuple[str, int]]], tuple[_Seen, asyncio.Future[Page]]] = {}
 
     async def look(self, task: TaskSeen) -> Page:
-        """Return the page of a task's job: as it is now, or as the task has published it, or why there is none."""
+        """Return the page of a task's job: live, or as published by the task, or the reason why there is none."""
         if not task.job:
             return await _published(task) or plain_page(no_job())
         try:
@@ -105,7 +105,7 @@ class Looker:
             return await _unreachable(task, f"cannot display its record ({type(error).__name__})")
 
     def _shared_page(self, place: Place, task: TaskSeen, seen: _Seen) -> asyncio.Future[Page]:
-        """Return the page of a job for all who look at it: it is made once, in one thread, also if they leave before."""
+        """Return the page of a job for all requests: it is built once, in one thread, also if the requests are cancelled."""
         key = (place, task.job, frozenset(task.tries.items()))
         made_of, page = self._pages.get(key, (None, None))
         if page is None or (made_of is not seen and page.done()):
@@ -115,7 +115,7 @@ class Looker:
         return page
 
     async def tail(self, task: TaskSeen, rank: int, *, lines: int, role: str = "") -> tuple[LogLine, ...]:
-        """Return the last lines of a rank of the task's job, or of a role of it; none where the job is gone.
+        """Return the last lines of a rank of the task's job, or of one of its roles; none if the job no longer exists.
 
         Raises `BackendError`, and `NotLiveError` where the API server may not read the job.
         """
@@ -130,7 +130,7 @@ class Looker:
         return await asyncio.to_thread(_masked, found.lines, seen.stored.plan)
 
     async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:
-        """Return what is seen of a task's job, None where there is none or it is another task's; nothing else of it was opened.
+        """Return the state of a task's job; None if it does not exist or belongs to another task.
 
         Raises `BackendError` and `asyncio.TimeoutError`.
         """
@@ -155,7 +155,7 @@ class Looker:
             try:
                 backend = await self._backend(place)
                 stored = await backend.load(job)
-                # Not `status`: that asks the job's coordinator, at an address that a pod of the job has announced.
+                # Not `status`, which connects to the job's coordinator at an address that a pod of the job has set.
                 status = None if stored is None else await backend.written(job)
                 age = None if status is None else await backend.status_age(job, status)
                 roles = () if stored is None else await read_roles(backend, stored.plan, live=False)
@@ -165,7 +165,7 @@ class Looker:
             return self._seen[key]
 
     def _forget(self, now: float) -> None:
-        """Drop what was not looked at for a while, the oldest of too many, and locks and pages that nobody waits for."""
+        """Drop entries that were not used for a while, the oldest of too many, and unused locks and pages."""
         kept = sorted(self._seen.items(), key=lambda item: item[1].at)[-MOST_JOBS:]
         self._seen = {key: seen for key, seen in kept if now - seen.at <= FRESH}
         self._looking = {key: lock for key, lock in self._looking.items() if key in self._seen or lock.locked()}
@@ -187,12 +187,12 @@ class Looker:
         return fresh
 
     def _close_later(self, backend: Backend) -> None:
-        """Close a backend once those who are still waiting for it have their answer."""
+        """Close a backend after its pending requests have ended."""
         asyncio.get_running_loop().call_later(self._linger, lambda: asyncio.ensure_future(backend.close()))
 
 
 def _retrieved(page: asyncio.Future[Page]) -> None:
-    """Take the error of a page that nobody waits for any more: it was shown to those who did."""
+    """Retrieve the error of a page without waiting requests, so that asyncio does not log it."""
     if not page.cancelled():
         page.exception()
 
@@ -200,7 +200,7 @@ def _retrieved(page: asyncio.Future[Page]) -> None:
 def _owned(record: JobRecord, tries: Collection[str]) -> bool:
     """Return whether a job is that of this task: its record names a try of it as the owner.
 
-    Any task may note any name. A job that another task has adopted since is that task's.
+    A task may store any name. A job that another task has adopted belongs to that task.
     """
     return record.owner in tries
 
@@ -228,7 +228,7 @@ async def _unreachable(task: TaskSeen, why: str) -> Page:
 
 
 async def _published(task: TaskSeen, *, notice: str = "", gone: bool = False) -> Page | None:
-    """Return the page that the task published last; `gone`: its job is not there any more."""
+    """Return the page that the task published last; `gone`: its job no longer exists."""
     if task.kept is None:
         return None
     try:

@@ -1,13 +1,13 @@
-"""Which jobs the API server reads itself, and how.
+"""Jobs that the API server reads itself, and how.
 
-The API server holds the key that signs Airflow's tokens, so nothing that a task or an editor of connections writes may decide
-what it opens (SECURITY.md). It reads
+The API server has the key that signs Airflow's tokens, so neither tasks nor editors of connections may choose what it opens
+(SECURITY.md). It reads
 
 - jobs of its own machine, in its own `$RALLYPOINT_HOME`, and
 - jobs of a connection that the administrator lists in `[rallypoint] ui_connections`, with in-cluster credentials or a static
   token.
 
-Everything else is shown as the task has published it.
+Other jobs are shown as published by their tasks.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ OPTION = "[rallypoint] ui_connections"
 
 
 class NotLiveError(Exception):
-    """The API server does not read the job of a place; the message says why, for people."""
+    """The API server does not read the jobs of a place; the message explains why."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveAccess:
-    """What the administrator allows.
+    """Access that the administrator allows.
 
     Attributes:
         connections: ids of connections that the API server may open.
@@ -46,7 +46,7 @@ class LiveAccess:
 
     @classmethod
     def configured(cls) -> LiveAccess:
-        """Return what this process's Airflow configuration and environment say."""
+        """Return the access from the Airflow configuration and environment of this process."""
         from airflow.sdk import conf  # noqa: PLC0415  an API server has it already
 
         from rallypoint.backends.registry import default_home  # noqa: PLC0415  brings pydantic
@@ -56,9 +56,9 @@ class LiveAccess:
         return cls(connections=frozenset(name for name in names if name), home=default_home())
 
     def allowed(self, place: Place) -> Place:
-        """Return the part of a noted place that may be opened. Pure; raises `NotLiveError`.
+        """Return the part of a stored place that may be opened. Pure; raises `NotLiveError`.
 
-        Paths in it are left out: the note's author chose them.
+        Paths are omitted, because the task has chosen them.
         """
         kind = place.backend or ("" if place.conn_id else LOCAL)
         if kind == LOCAL:

@@ -1,4 +1,4 @@
-"""What Airflow loads as a plugin. Every process of Airflow imports it, so it imports nothing itself."""
+"""The Airflow plugin. Every process of Airflow imports this module, so it imports nothing at module level."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _TASK = "dag_id={DAG_ID}&run_id={RUN_ID}&task_id={TASK_ID}&map_index={MAP_INDEX}
 
 
 def _apps() -> list[dict[str, Any]]:
-    """Return the web application where there is somebody to serve it; workers and triggerers need no FastAPI."""
+    """Return the web application if this process can serve it; workers and triggerers need no FastAPI."""
     if "airflow.api_fastapi.app" not in sys.modules:
         return []
     from rallypoint.plugin.app import create_app  # noqa: PLC0415  as above
@@ -32,7 +32,7 @@ class RallypointPlugin(AirflowPlugin):
             "name": "Elastic training",
             "destination": "task_instance",
             "url_route": "rallypoint",
-            # Relative, so that it is right behind a proxy that serves Airflow under a path of its own.
+            # Relative, for proxies that serve Airflow below a path.
             "href": f"{_PREFIX}/ti?{_TASK}",
         }
     ]

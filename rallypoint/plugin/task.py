@@ -1,4 +1,4 @@
-"""What is known of a task instance: which of its tries own a job, and where that job is. Pure."""
+"""Data of a task instance: which of its tries own a job, and where that job is. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ["HANDLE_KEY", "TaskKey", "TaskSeen", "map_index_of", "read_task"]
 
-#: Under which an operator notes its job in the task's state store.
+#: Key under which an operator stores its job in the task's state store.
 HANDLE_KEY = "rallypoint_job"
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskKey:
-    """Names a task instance; `map_index` is -1 for one that is not mapped."""
+    """Key of a task instance; `map_index` is -1 if it is not mapped."""
 
     dag_id: str
     run_id: str
@@ -31,14 +31,14 @@ class TaskKey:
 
 @dataclass(frozen=True, kw_only=True)
 class TaskSeen:
-    """What Airflow's database says of a task instance.
+    """Data of a task instance in Airflow's database.
 
     Attributes:
-        key: which one.
-        tries: number of each of its tries, by the id that a job's record names as its owner.
-        handle: what the operator noted of its job: `name`, and the words of `Place`; None when there is none. Any task may
-            write it, so nothing is opened by it that the administrator has not allowed (live_access.py).
-        kept: the page that the task published last, as JSON; None when there is none. Any task may write it, too.
+        key: of the task instance.
+        tries: number of each try, by the id that a job's record uses for its owner.
+        handle: job name and place that the operator stored; None without a job. Any task may write it, so only places that
+            the administrator allows are opened (live_access.py).
+        kept: the page that the task published last, as JSON, or None. Any task may write it.
     """
 
     key: TaskKey
@@ -58,26 +58,26 @@ class TaskSeen:
 
 
 def map_index_of(text: str | None) -> int:
-    """Return the map index that Airflow's UI puts into an address.
+    """Return the map index in a URL of Airflow's UI.
 
-    For a task that is not mapped it leaves its own placeholder there; that, and whatever is no number of a task, is -1.
+    If a task is not mapped, the UI leaves a placeholder in the URL; the placeholder and every invalid number become -1.
     """
     try:
         index = int(text or "")
     except ValueError:
         return -1
-    return index if 0 <= index < 1 << 31 else -1  # what the column holds
+    return index if 0 <= index < 1 << 31 else -1  # range of the column
 
 
 #: Characters of a note: any task may write one of any size.
 _LARGEST_NOTE = 64 * 1024
 
-#: Characters of a page in the database: escapes and spaces may make it longer than what was pushed.
+#: Characters of a page in the database: escapes and spaces can make it longer than the pushed text.
 _LARGEST = 8 * LIMIT
 
 
 def read_task(session: Session, key: TaskKey) -> TaskSeen | None:
-    """Return what the database says of a task instance, None when there is no such one."""
+    """Return the data of a task instance; None if it does not exist."""
     from airflow.models.taskinstance import TaskInstance  # noqa: PLC0415  a worker has no use for the database's models
     from airflow.models.taskinstancehistory import TaskInstanceHistory  # noqa: PLC0415
     from sqlalchemy import select  # noqa: PLC0415
@@ -104,7 +104,7 @@ def _kept(session: Session, key: TaskKey) -> Any:
     from airflow.models.xcom import XComModel  # noqa: PLC0415  as above
     from sqlalchemy import Text, cast, func, select  # noqa: PLC0415
 
-    # A task may push anything. What is larger than any page is left in the database, and nothing but JSON is made of the rest.
+    # A task may push anything: larger values than any page are not read, and the rest is parsed only as JSON.
     text = cast(XComModel.value, Text)
     mine = (*_same(XComModel, key), XComModel.key == PAGE_KEY)
     return _json(session.scalar(select(text).where(*mine, func.length(text) <= _LARGEST)))

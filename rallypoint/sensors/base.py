@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 __all__ = ["ENDS", "JobSensor"]
 
-#: What a sensor may do when the job ends before what it waits for has come.
+#: Values of `on_job_end`.
 ENDS = ("fail", "skip", "succeed")
 
-#: Under which key a sensor in mode `reschedule` keeps what it has seen from one poke to the next.
+#: XCom key under which a sensor in mode `reschedule` stores its observations between two pokes.
 _MEMORY = "rallypoint_sensor"
 
 _TRIGGER = "rallypoint.provider.sensing.watching.JobConditionTrigger"
@@ -84,7 +84,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
             self.start_trigger_args = self._start_args()
 
     def _check_arguments(self) -> None:
-        """Raise `OptionError` for what is wrong whatever the templates come to."""
+        """Raise `OptionError` for errors that do not depend on the templates."""
         _check_job(self.job_name, self.job_task_id, self.job_map_index)
         one_of("on_job_end", self.on_job_end, ENDS)
         positive("poke_interval", self.poke_interval)
@@ -92,19 +92,19 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
             raise OptionError("start_from_trigger", self.start_from_trigger, "False, because deferrable is not set")
 
     def open_backend(self) -> Backend:
-        """Return the backend that holds the job."""
+        """Return the backend of the job."""
         from rallypoint.provider.backend_access import open_backend  # noqa: PLC0415  a DAG file only names the sensor
 
         return open_backend(place_of(self))
 
     def ask(self, context: Context) -> Asking:
-        """Return who is asked about the task that owns the job."""
+        """Return the source of the state of the task that owns the job."""
         from rallypoint.provider.sensing.whose import FromAirflow  # noqa: PLC0415  as above
 
         return FromAirflow(ti=context["ti"])
 
     def poke(self, context: Context) -> PokeReturnValue:
-        """Look once; ends the task when waiting has become useless."""
+        """Check once; end the task if the condition is no longer possible."""
         memory = self._recalled(context)
         finding, self._memory = asyncio.run(self._look(context, memory))
         self._keep(context)
@@ -112,7 +112,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         return PokeReturnValue(is_done=self._is_done(finding), xcom_value=finding.values)
 
     def execute(self, context: Context) -> Any:
-        """Poke, or wait in the triggerer when deferrable and not there yet."""
+        """Poke, or defer if the condition is not true yet and `deferrable` is set."""
         if not self.deferrable:
             return super().execute(context)
         first = self.poke(context)
@@ -127,7 +127,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         return None
 
     def execute_complete(self, context: Context, event: Any = None) -> dict[str, Any]:
-        """Finish with what the trigger found."""
+        """Finish the task with the result of the trigger."""
         from rallypoint.provider.sensing.finding import Finding  # noqa: PLC0415  as above
 
         finding = Finding.from_event(event)
@@ -136,7 +136,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
         return finding.values
 
     def conclude(self, finding: Finding) -> None:
-        """Called when what was waited for is there, before the task succeeds; may raise."""
+        """Called when the condition is true, before the task succeeds; may raise."""
 
     async def _look(self, context: Context, memory: Memory) -> tuple[Finding, Memory]:
         from rallypoint.provider.sensing.finding import Finding  # noqa: PLC0415  as above
@@ -150,7 +150,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
             return name, memory
         role, poll = self.role or "", self.poke_interval
         finding, memory = await look(self.open_backend, name, self._condition, memory, now=time.time(), poll=poll, role=role)
-        # As it would come from the triggerer: cleaned for XCom.
+        # In the form of a trigger event: cleaned for XCom.
         return Finding.from_event(finding.to_event()), memory
 
     def _is_done(self, finding: Finding) -> bool:
@@ -166,7 +166,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
     def _end_early(self, text: str) -> None:
         if self.on_job_end == "succeed":
             return
-        # Airflow knows its own time-outs alone as something that `soft_fail` makes of a poke.
+        # `soft_fail` handles only Airflow's own timeouts.
         if self.on_job_end == "skip" or self.soft_fail or self.never_fail:
             raise AirflowSkipException(text)
         raise ConditionImpossible(text)

@@ -37,6 +37,6 @@ class HangSensor(JobSensor):
         self.on_hang = on_hang
 
     def conclude(self, finding: Finding) -> None:
-        """Fail, if that is what was asked for."""
+        """Fail if `on_hang` is `fail`."""
         if self.on_hang == "fail":
             raise JobHangs(finding.text)

@@ -1,6 +1,6 @@
-"""What the user asked for, checked before anything starts, and compiled to the plan that is run.
+"""The job of a user: validated before anything starts, and compiled to the plan that is run.
 
-Names are loaded on first use: the specs of optional capabilities import the base of a model before the models exist.
+Names are loaded on first use, because the specs of optional capabilities import the base class before the models exist.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""AppWrapper's annotations of a job: read from a job file or from an AppWrapper, and written for one. Pure.
+"""AppWrapper annotations of a job: read from a job file or an AppWrapper, and written for an AppWrapper. Pure.
 
-Durations are Go's (`1h30m`, `300ms`, signed, `0` without a unit) and may have days, which Go has not; they are written without.
+Durations are Go's (`1h30m`, `300ms`, signed, `0` without a unit), and may also have days; they are written without days.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ PREFIX = "workload.codeflare.dev.appwrapper/"
 
 _DAY, _TTL = 86400.0, 604800.0
 
-#: In Go's units alone, so that a controller of AppWrappers reads what is recommended here.
+#: Only Go's units, which the AppWrapper controller can read.
 _FORMS = "90s, 1h30m, 300ms, 24h or 0"
 _GO = re.compile(r"([+-]?)((?:(?:\d+(?:\.\d*)?|\.\d+)(?:ns|us|µs|μs|ms|s|m|h|d))+|0)", re.ASCII)
 _INTEGER = re.compile(r"[+-]?\d{1,18}", re.ASCII)
@@ -41,10 +41,10 @@ class Annotation:
     Attributes:
         field: of `fault_tolerance`, which it sets.
         allowed: completes the sentence "'x' is not allowed; ...".
-        read: from its text; raises `RefusedError` for what is malformed, and leaves bounds alone.
-        bound: to what an AppWrapper's controller makes of a value that is out of its range.
-        fits: whether a job file may have it.
-        write: to its text.
+        read: reads its text; raises `RefusedError` for malformed text; does not check limits.
+        bound: limits a value as the AppWrapper controller does.
+        fits: whether a job file may have the value.
+        write: returns its text.
     """
 
     field: str
@@ -57,7 +57,7 @@ class Annotation:
 
 @dataclass(frozen=True, kw_only=True)
 class PolicyRead:
-    """What annotations say: `values` by field of `fault_tolerance`; each of `warnings` tells what was not taken as written."""
+    """Values of annotations by field of `fault_tolerance`, and `warnings` about values that were changed or ignored."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
@@ -101,7 +101,7 @@ def _grace(name: str) -> Annotation:
 
 
 def _ttl(name: str) -> Annotation:
-    # The operator's own value is the ceiling, and what takes the place of everything that is out of range.
+    # The controller's own value is the maximum, and replaces every value out of range.
     bounds = f"more than 0s and at most {_write_duration(_TTL)}"
     return _duration(name, bounds, lambda seconds: seconds if 0 < seconds <= _TTL else _TTL)
 
@@ -160,7 +160,7 @@ ANNOTATIONS: Mapping[str, Annotation] = {
 
 
 def read_annotations(annotations: Mapping[str, str], *, clamp: bool = True) -> PolicyRead:
-    """Return what the annotations of an AppWrapper say; those of other prefixes are passed over.
+    """Read the annotations of an AppWrapper; annotations with other prefixes are ignored.
 
     Args:
         annotations: as Kubernetes has them.
@@ -195,7 +195,7 @@ def read_annotations(annotations: Mapping[str, str], *, clamp: bool = True) -> P
 
 
 def _taken(known: Annotation, key: str, text: str, *, clamp: bool) -> tuple[Any, list[str]]:
-    """Return the value that is taken, and a warning where that is not the one that is written."""
+    """Return the used value, and a warning if it differs from the written value."""
     told = f"{show(text)} is not allowed; expected {known.allowed}"
     try:
         value = known.read(text)
@@ -213,7 +213,7 @@ def _advice(key: str) -> str:
 
 
 def write_annotations(job: JobFields) -> dict[str, str]:
-    """Return the annotations with which an AppWrapper has this job's policies; empty lists of exit codes are left out.
+    """Return the annotations that give an AppWrapper this job's policies; empty lists of exit codes are omitted.
 
     Every other one is written, since a controller may have other defaults. `success_ttl` has a ceiling there: reading a longer
     one tells so.

@@ -1,4 +1,4 @@
-"""The arguments of DLRover's document: each by its name there, and the field of a job that it means here. Pure.
+"""DLRover's arguments: the name of each, and the field of a job that it sets. Pure.
 
 One table for all places where they are set: keys at the top level of a job file, annotations, flags of the command line,
 environment variables, the defaults of a connection, and the page that tells of them (docs/reference/arguments.md). What an
@@ -35,7 +35,7 @@ __all__ = [
     "read_variable",
 ]
 
-#: A field of a job: the block that holds it and its name; the block `roles` is each role, "" the job itself.
+#: A field of a job: its block and its name; the block `roles` stands for each role, "" for the job itself.
 Field = tuple[str, str]
 
 #: Fields of the job itself; the model that has them reads its documents by means of this table.
@@ -66,10 +66,10 @@ class Argument:
 
     Attributes:
         name: in the document, with underscores.
-        field: what it means here; of rdzv_conf, whose keys are several fields, the first.
-        rule: reads its value, and says what is allowed.
+        field: the field that it sets; for rdzv_conf, which sets several fields, the first.
+        rule: reads its value, and describes the allowed values.
         seed: the default of the document, as it is written there.
-        note: in what ours differs, and why; "" where it does not.
+        note: difference from DLRover and its reason; "" if there is none.
         annotation: it may be an annotation.
         of_run: `rallypoint-agent run` has it as a flag.
     """
@@ -98,7 +98,7 @@ class Argument:
         return not WORDS[self.name].metavar
 
     def read(self, value: object) -> dict[Field, Any]:
-        """Return the fields that a value sets, each as a job's document writes it; raises `RefusedError`."""
+        """Return the fields that a value sets, in the form of the job document; raises `RefusedError`."""
         read = self.rule.read(value)
         return read if self.name == "rdzv_conf" else {self.field: self.rule.write(read)}
 
@@ -122,7 +122,7 @@ def field_rule(field: Field) -> Rule:
 
 
 def field_default(field: Field) -> Any:
-    """Return what a field holds that nobody gives, as a document writes it; "" where that is settled elsewhere."""
+    """Return the default of a field in the form of the document; "" if it is set elsewhere."""
     block, name = field
     if not block:
         return ""

@@ -1,4 +1,4 @@
-"""A job that is nothing but the check of its nodes: made of a job that trains, or of a number of nodes. Pure."""
+"""A job that only checks its nodes: made from a training job, or from a number of nodes. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rallypoint.job.errors import JobError, Problem, show
 
 __all__ = ["as_check", "bare_check"]
 
-#: A name may have so many characters (job/rules.py).
+#: Maximum characters of a name (job/rules.py).
 _LONGEST = 52
 _SUFFIX = "-check"
 
@@ -20,8 +20,8 @@ def as_check(
 ) -> dict[str, Any]:
     """Return the document of a job that checks the nodes of the job that `document` describes, and ends.
 
-    What the nodes are stays: their number, resources, image, environment, a probe of the user's own. Whatever a check finds is
-    its result, so nothing is replaced or tried again.
+    The nodes are unchanged: their number, resources, image, environment, and a custom test program. Faulty nodes are the result
+    of the check, so no node is replaced and no attempt is retried.
 
     Args:
         document: of a job file.

@@ -1,4 +1,4 @@
-"""From a job to the flat plans that agents, coordinators and supervisors read. Pure."""
+"""Compile a job to the flat plans that agents, coordinators and supervisors read. Pure."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rallypoint.wire.sections import build
 __all__ = ["compile_plan", "digest"]
 
 _DIGITS = 16
-#: Fields that jobs of earlier versions had not.
+#: Fields that did not exist in earlier versions.
 _LATER: Mapping[str, tuple[str, ...]] = {
     "fault_tolerance": (
         *("deletion_on_failure_grace_period", "success_ttl", "no_progress_limit", "lease"),
@@ -38,7 +38,7 @@ _LATER: Mapping[str, tuple[str, ...]] = {
     ),
     "rendezvous": ("training_port",),
 }
-#: The same of the job itself.
+#: Such fields of the job itself.
 _LATER_OF_THE_JOB = (
     *("insecure_token", "network_policy", "tls", "config", "cluster", "groups", "master", "worker_isolation"),
     "rpc",
@@ -49,7 +49,7 @@ _STREAMS = {"none": 0, "stdout": 1, "stderr": 2, "both": 3}
 def compile_plan(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> tuple[Plan, ...]:
     """Return one plan for each role, in the job's order; all carry the digest of the whole job.
 
-    `orphan_policy` is that of the one who submits, for a job that names none itself; it is no part of the spec.
+    `orphan_policy` applies to a job that sets none; it is not part of the spec.
     """
     own = job.fault_tolerance.orphan_policy
     shared = {
@@ -70,7 +70,7 @@ def _plan(job: ElasticJob, role: Role, shared: Mapping[str, Any]) -> Plan:
 
 
 def digest(job: ElasticJob) -> str:
-    """Return 16 hexadecimal digits that name the spec; jobs that differ in nothing but their name have equal ones."""
+    """Return a digest of the spec with 16 hexadecimal digits; jobs that differ only in their name have equal digests."""
     text = json.dumps(_spec(job), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:_DIGITS]
 
@@ -184,7 +184,7 @@ def _agents(job: ElasticJob) -> dict[str, Any]:
         "node_lease": job.health.node_lease,
         "report_interval": job.health.report_interval,
         "log_dir": job.logs.dir,
-        # What is shown is captured, too: a culprit's last lines are read from its file.
+        # Console output is also written to a file, from which the last lines of a culprit are read.
         "redirects": _STREAMS[job.logs.redirects] | tee,
         "tee": tee,
         "log_tail": job.logs.tail_lines,
@@ -242,5 +242,5 @@ def _profile(job: ElasticJob, role: Role) -> dict[str, Any]:
 
 
 def _script(role: Role, path: str) -> str:
-    # Setup commands may change the folder: only where there are none is it known here.
+    # Setup commands may change the folder, so it is known only without them.
     return path if role.setup_commands else str(PurePosixPath(role.workdir, path))

@@ -1,4 +1,4 @@
-"""From a job with several or simple roles to its one plan, which holds those of its roles. Pure."""
+"""Compile a job with several or simple roles to one plan, which contains the plans of its roles. Pure."""
 
 from __future__ import annotations
 

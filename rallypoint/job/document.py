@@ -27,7 +27,7 @@ from rallypoint.job.errors import JobError, Problem, Step, dotted
 
 __all__ = ["BYTES_LIMIT", "DEPTH_LIMIT", "NODES_LIMIT", "read_document", "read_json", "read_yaml", "write_yaml"]
 
-#: Bytes of a document, values in it with those that aliases repeat, and nesting. The readers are slow, and so is what follows.
+#: Limits of a document: bytes, values (with expanded aliases) and nesting. Readers and validation are slow.
 BYTES_LIMIT, NODES_LIMIT, DEPTH_LIMIT = 512 * 1024, 20_000, 64
 
 _WIDTH = 128
@@ -39,7 +39,7 @@ _TOO_DEEP = Problem(path="job", text="the document is nested too deeply")
 _TOO_LONG = f"the document exceeds {BYTES_LIMIT} bytes"
 _TEXT = "tag:yaml.org,2002:str"
 _ODD_BREAKS = re.compile("[\r\x85\u2028\u2029]")
-#: Texts that PyYAML would leave plain, and that Kubernetes' reader takes for numbers or booleans.
+#: Texts that PyYAML would write without quotes, and that Kubernetes would read as numbers or booleans.
 _DOUBTFUL = re.compile(r"[yYnN]|[-+]?(?:0[xXoObB][\da-fA-F_]+|\.?\d[\d_]*\.?[\d_]*(?:[eE][-+]?\d+)?)", re.ASCII)
 
 
@@ -103,7 +103,7 @@ def read_document(path: Path) -> Any:
     except UnicodeDecodeError as error:
         if len(error.object) <= BYTES_LIMIT:
             raise _unreadable(path, "the file is not valid UTF-8 text") from error
-        raise _unreadable(path, _TOO_LONG) from error  # perhaps only cut within a character
+        raise _unreadable(path, _TOO_LONG) from error  # the text may be cut inside a character
     except (OSError, ValueError) as error:  # ValueError: a path with NUL
         raise _unreadable(path, getattr(error, "strerror", None) or str(error)) from error
     try:
@@ -269,7 +269,7 @@ def _items(value: Any) -> Iterable[Any]:
 
 
 def _duplicates(node: yaml.Node | None, place: tuple[Step, ...], seen: set[int]) -> Iterator[Problem]:
-    # An alias leads to the same node again, perhaps to one that holds it.
+    # An alias refers to the same node, perhaps to its own parent.
     if node is None or id(node) in seen:
         return
     seen.add(id(node))

@@ -1,4 +1,4 @@
-"""Durations as people write them, to seconds and back. Pure.
+"""Conversion of durations between text and seconds. Pure.
 
 Three forms are read: Go's (`1h30m`, `300ms`, with `d` for days), ISO 8601 (`PT1M30S`, `P1DT2H`, `P1W`) and a plain number of
 seconds. Sums are exact until the last step, so `0.1s` is the float 0.1 and nothing near it. ISO years and months are
@@ -45,10 +45,10 @@ _ISO = re.compile(
 )
 _ISO_UNITS = {"w": 7 * _DAY, "d": _DAY, "h": _HOUR, "m": _MINUTE, "s": 1}
 
-#: Longer texts are no durations, and exact sums over them would cost what nobody asked for.
+#: Longer texts are rejected, because exact sums over them are slow.
 _LONGEST = 100
 
-#: Outside of these bounds compounds would be rows of zeros or digits; a plain number of seconds says it better.
+#: Outside these bounds, durations are written as plain seconds.
 _SMALLEST_COMPOUND, _LARGEST_COMPOUND = 1e-9, 1e15
 
 

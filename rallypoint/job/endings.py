@@ -1,4 +1,4 @@
-"""How a process ended, as a job file names it: exit codes, signals, patterns of its log; and the user's rules about them. Pure.
+"""Ends of processes in a job file: exit codes, signals and log patterns, and the user's rules about them. Pure.
 
 Signals have Linux' numbers wherever the file is read, since that is where workers run.
 """
@@ -129,7 +129,7 @@ _PATTERN = Rule(
 
 
 class EndingRule(Model):
-    """A rule for exits of workers and nodes. The first rule whose fields all match defines the reaction."""
+    """A rule for ends of processes: an end that matches all given conditions gets `answer`. The first matching rule decides."""
 
     other_names: ClassVar[Mapping[str, str]] = {"exit_code": "exit_codes", "signal": "signals"}
 

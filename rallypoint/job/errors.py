@@ -1,4 +1,4 @@
-"""The one error of a job that cannot run as it is written: every problem of the document, one a line."""
+"""The error of an invalid job, with all problems of the document, one per line."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _SHOWN = 80
 
 @dataclass(frozen=True, kw_only=True)
 class Problem:
-    """What is wrong at `path` of the document, and what would be right."""
+    """A problem at `path` of the document, and the allowed values."""
 
     path: str
     text: str
@@ -27,7 +27,7 @@ class Problem:
 
 
 class JobError(RallypointError):
-    """A job cannot be read or cannot run as it is written.
+    """A job cannot be read or is not valid.
 
     Not a `ValueError`, so that pydantic passes it on as it is.
 
@@ -55,7 +55,7 @@ def dotted(steps: Iterable[Step]) -> str:
 
 
 def show(value: object) -> str:
-    """Return `value` as a reader of YAML knows it, in at most 80 characters."""
+    """Return `value` as YAML text, in at most 80 characters."""
     if value is None:
         return "null"
     if isinstance(value, bool):

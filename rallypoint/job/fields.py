@@ -44,7 +44,7 @@ def _different(roles: tuple[Role, ...]) -> tuple[Role, ...]:
 
 
 class _JobFields(Model):
-    """What a job says, field by field."""
+    """The fields of a job."""
 
     name: Annotated[str, NAME]
     """Name of the job; names of objects are derived from it and have at most 63 characters."""

@@ -1,4 +1,4 @@
-"""`ElasticJob`: what the user asked for."""
+"""`ElasticJob`: the job of a user."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from rallypoint.job.spelling import Spelled, spell
 
 __all__ = ["ElasticJob", "JobSource", "load_job", "problems"]
 
-#: What people who come from torchrun or DLRover write, where no letters lead to our word.
+#: Names in torchrun or DLRover that are not similar to the field's name here.
 _SYNONYMS = {
     "nnodes": "nodes",
     "nproc": "nproc_per_node",
@@ -44,7 +44,7 @@ _SYNONYMS = {
 #: How much alike a word must be to one of another place, out of 1: what is merely near is told from the keys of its own place.
 _NEAR = 0.7
 
-#: Where pydantic puts the mark of a mapping's key, as against its value.
+#: Position of pydantic's mark for a mapping's key.
 _KEY_MARK = "[key]"
 
 
@@ -79,7 +79,7 @@ def _unknown(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> Pr
 
 
 def _allowed(steps: tuple[Step, ...], root: type[BaseModel]) -> str:
-    """Return what may stand at `steps`: the field's own rule, or the keys of the part of the job that belongs there."""
+    """Return the allowed value at `steps`: from the field's rule, or the keys of that part of the job."""
     parent = _kind_at(steps[:-1], root)
     if isinstance(steps[-1], str):
         rule = rule_of(parent.model_fields[steps[-1]].metadata)
@@ -135,7 +135,7 @@ _OWN = {"labels", "annotations"}
 class ElasticJob(JobFields):
     """An elastic training job.
 
-    Construct it from the normal form or the short one; either way a wrong document raises `JobError` and nothing else.
+    Construct it from the normal form or the short form; an invalid document raises `JobError` and no other error.
     Paths stay as they are given until `with_base`, which `from_file` and `load_job` call.
     """
 

@@ -1,4 +1,4 @@
-"""What every part of a job's document is: a frozen model that knows its keys."""
+"""Base class of all parts of a job document: a frozen model that rejects unknown keys."""
 
 from __future__ import annotations
 

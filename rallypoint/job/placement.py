@@ -1,4 +1,4 @@
-"""How many instances each role has, which of them share a node, and whether all fit onto the machines. Pure.
+"""The number of instances of each role, which instances share a node, and whether all fit onto the machines. Pure.
 
 Every rule yields problems instead of raising, so that one error names them all. A role whose own fields are wrong is None here;
 rules about it are skipped.

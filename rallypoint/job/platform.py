@@ -1,4 +1,4 @@
-"""Where a job says that it runs: `platform` and `namespace`, as DLRover's document has them. Pure."""
+"""The fields `platform` and `namespace` of a job, as in DLRover's document. Pure."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def backend_of(platform: str) -> str:
 
 
 def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespace: str = "") -> None:
-    """Raise `JobError` for a job that says that it runs in another place than where it is submitted to.
+    """Raise `JobError` if a job is submitted to another backend or namespace than its fields name.
 
     Args:
         platform, namespace: as the job has them, "" where it says nothing.

@@ -1,4 +1,4 @@
-"""Kubernetes' quantities as numbers, so that two of them can be compared. Pure.
+"""Conversion of Kubernetes quantities to numbers, to compare them. Pure.
 
 `8Gi`, `1.5`, `500m`, `1e3`: read exactly, as fractions of the unit (cores, bytes).
 """
@@ -18,7 +18,7 @@ _BINARY = "KMGTPE"
 MI = 2**20
 
 
-#: Characters of a quantity, at the most: `1e999999999` is a number that fills a machine.
+#: Maximum characters of a quantity: `1e999999999` would fill the memory.
 _LONGEST = 40
 _LARGEST_POWER = 30
 

@@ -1,4 +1,4 @@
-"""One role of a job: what runs, on how many nodes, with which resources, and how its pods look."""
+"""One role of a job: its program, number of nodes, resources and pods."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ __all__ = [
     "resolve",
 ]
 
-#: Name of the role that is written short, at the top level of the document.
+#: Name of the role in the short form, at the top level of the document.
 DEFAULT_ROLE = "trainer"
 
 #: How a role is launched: as one world of workers, or as instances that do not know each other.
@@ -67,7 +67,7 @@ _Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]],
 
 
 class Resources(Model):
-    """Resources that one node requests, as Kubernetes quantities. By default, each limit is equal to the request."""
+    """Resources of one node, as Kubernetes quantities. A missing limit equals the request."""
 
     cpu: Annotated[str, QUANTITY] = ""
     """Cores: `4`, `500m`."""
@@ -114,7 +114,7 @@ class NodeGroupFailover(Model):
 
 
 class _Role(Model):
-    """A part of the job with its own entrypoint and resources. The fields of a single role can be written at the top level."""
+    """Nodes that run the same program. In the short form, its fields are at the top level of the document."""
 
     name: Annotated[str, NAME] = DEFAULT_ROLE
     """Name of the role, unique within the job; the key, if `roles` is a mapping."""

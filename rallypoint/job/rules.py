@@ -1,4 +1,4 @@
-"""What a field may hold, said once: read, written, described in the JSON schema and named in errors by one value.
+"""Rules for the values of fields: one `Rule` reads, writes and describes a value, in the JSON schema and in errors.
 
 A :class:`Rule` stands in a field's `Annotated`; it takes the place of pydantic's own checks, whose words are about pydantic.
 """

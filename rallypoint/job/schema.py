@@ -1,4 +1,4 @@
-"""JSON schema of the job file. `python -m rallypoint.job.schema [FOLDER]` writes it and the reference made from the models."""
+"""JSON schema of the job file. `python -m rallypoint.job.schema [FOLDER]` writes the schema and the reference page."""
 
 from __future__ import annotations
 

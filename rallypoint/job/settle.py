@@ -1,6 +1,6 @@
-"""A job whose parts were read becomes one: what its labels and annotations say, and the defaults of its profile. Pure.
+"""Complete a job after reading: apply its labels and annotations, and the defaults of its profile. Pure.
 
-Each field is given by the document, by one label or annotation, or by the profile; given twice, it is the same twice.
+Each field is set by the document, by a label or annotation, or by the profile; two sources must have the same value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A job of several roles becomes one: counts in their normal form, shares of devices, and everything that must agree. Pure."""
+"""Complete a job with several roles: counts, shares of devices, and consistency between roles. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a document writes its roles - short at the top level, as a list, or as a mapping - and the way back for errors. Pure."""
+"""The forms of a document - one role at the top level, a list, or a mapping of roles - and paths in errors. Pure."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A document with DLRover's arguments in it becomes one of ours: each at its field, with what annotations say filled in. Pure.
+"""Convert DLRover's arguments in a document and its annotations to fields of the job. Pure.
 
-A job file wins over its annotations, and both over what is said elsewhere (`completed`). A command line wins over all of them
-(`overridden`). Two spellings of one argument at one door that disagree are an error. What was moved is remembered, so that
-an error still names the place where it was written.
+A job file overrides its annotations, and both override other sources (`completed`). A command line overrides all of them
+(`overridden`). Two spellings of one argument in the same source must have the same value. The original places are stored, so
+that errors name them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Values of a job that are more than a number or a text: node ranges, entrypoints, quantities. Pure readers and writers.
+"""Readers and writers of structured values of a job: node ranges, entrypoints, quantities. Pure.
 
 A reader takes what YAML or Python gives and raises :class:`RefusedError` for what is not allowed.
 """
@@ -45,7 +45,7 @@ FUNCTION = re.compile(r"([^\W\d]\w*(?:\.[^\W\d]\w*)*)::?([^\W\d]\w*)")
 
 
 class RefusedError(ValueError):
-    """A value is not allowed; a text says what is, where the rule's own words are too wide."""
+    """A value is not allowed; the text describes the allowed values if the rule is too general."""
 
 
 @dataclass(frozen=True, kw_only=True)

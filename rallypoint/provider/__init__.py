@@ -1,1 +1,1 @@
-"""What operators and sensors share: names, job documents, the trigger, results. With them the only rooms that know Airflow."""
+"""Code shared by operators and sensors: names, job documents, the trigger, results."""

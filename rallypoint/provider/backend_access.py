@@ -23,7 +23,7 @@ __all__ = ["in_api_server", "open_backend", "read_connection", "resolve", "spawn
 
 
 def open_backend(place: Place | Site) -> Backend:
-    """Return the backend that holds the jobs of a place. Reads its connections, and may read files.
+    """Return the backend of the jobs of a place. Reads its connections, and may read files.
 
     Blocks: in a triggerer it is called in a thread. Raises `BackendError`.
     """
@@ -36,10 +36,10 @@ def open_backend(place: Place | Site) -> Backend:
 
 
 def spawn_supervisor(claim: Claim) -> None:
-    """Leave a supervisor of its own behind, which outlives this process and sees the job to its end or its deletion.
+    """Start a separate supervisor, which outlives this process and supervises the job to its end or deletion.
 
-    It is a process of this machine, or a pod beside the job where the claim names an image for it. Blocks, in a thread without
-    an event loop.
+    The supervisor is a process of this machine, or a pod if the claim names an image. Blocks; needs a thread without an event
+    loop.
     """
     from rallypoint.backends import registry  # noqa: PLC0415  as above
 
@@ -52,7 +52,7 @@ def spawn_supervisor(claim: Claim) -> None:
 
 
 def resolve(place: Place) -> Located:
-    """Return where a place is, with what its connections say of it now. Blocks; raises `BackendError`.
+    """Return the location of a place, with the present values of its connections. Blocks; raises `BackendError`.
 
     A place without a connection is resolved without Airflow. In Airflow's API server no place is returned that would have it
     run a program or read a file: editors of connections and authors of DAGs must not act with its rights.
@@ -74,7 +74,7 @@ def resolve(place: Place) -> Located:
 
 
 def in_api_server() -> bool:
-    """Return whether this process is Airflow's API server: it alone imports the module that it is started by."""
+    """Return whether this process is Airflow's API server: only that process imports its start module."""
     return "airflow.api_fastapi.main" in sys.modules
 
 
@@ -107,7 +107,7 @@ def _read_cluster(settings: Settings) -> KubernetesSettings | None:
 
 
 def read_connection(conn_id: str) -> Any:
-    """Return Airflow's connection of this name, what is secret of it masked in logs. Blocks; raises `BackendError`."""
+    """Return Airflow's connection of this name, and mask its secrets in logs. Blocks; raises `BackendError`."""
     from airflow.sdk import BaseHook  # noqa: PLC0415  a DAG file has it already, and others may never come here
     from airflow.sdk.exceptions import AirflowNotFoundException  # noqa: PLC0415
 
@@ -119,7 +119,7 @@ def read_connection(conn_id: str) -> Any:
         raise BackendError(
             f"conn_id: Airflow connection {conn_id!r} not found; create this connection, or choose another"
         ) from error
-    except Exception as error:  # a secrets backend may raise whatever it likes; the text of that may hold what it read
+    except Exception as error:  # a secrets backend may raise any error, whose text may contain secrets
         raise BackendError(f"conn_id: cannot read connection {conn_id!r} ({type(error).__name__})") from error
     _mask(conn)
     return conn
@@ -130,7 +130,7 @@ def _extra(conn: Any) -> dict[str, Any]:
 
 
 def _mask(conn: Any) -> None:
-    """Airflow masks passwords, and fields by their names, which a kubeconfig's are not among."""
+    """Mask the secrets of a kubeconfig, which Airflow does not mask: it masks passwords, and fields with certain names."""
     from airflow.sdk.log import mask_secret  # noqa: PLC0415  as above
 
     from rallypoint.provider.connections.masking import secrets_of  # noqa: PLC0415  brings YAML

@@ -1,4 +1,4 @@
-"""Who waits for which job, and how it ended: the values that travel between a task and its trigger. Identifiers only."""
+"""Values that are passed between a task and its trigger: the job that the task waits for, and its end. Identifiers only."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ __all__ = ["Claim", "End", "Ending", "Failure"]
 
 @dataclass(frozen=True, kw_only=True)
 class Claim:
-    """One try's claim on a job. It is stored as plain text, so it names things and holds no secret.
+    """The claim of a task try on a job. Airflow stores it as plain text, so it contains no secrets.
 
     Attributes:
         backend, conn_id, home, namespace, context, kubeconfig, address, storage, runtime_env: where the job is, as in `Place`.
         name: the job's name.
         owner: this try's id (`ti.id`); only the owner may cancel.
-        poll_interval: seconds between two looks, at the most.
-        get_logs: tell the output of rank 0 too (True), of `"all"` ranks, or of these.
-        deadline: when the task's time is over, seconds since the epoch; None for never.
-        on_kill_action: `delete_job` or `keep_job`, when the task is ended or its time is over.
-        supervisor_image: what a supervisor in a pod of its own runs; "" leaves the job to a process of this machine instead.
-        try_number: which try this is; 0 where that is not known.
+        poll_interval: maximum seconds between two checks.
+        get_logs: log the output of rank 0 (True), of `"all"` ranks, or of the listed ranks.
+        deadline: end of the task's execution_timeout, seconds since the epoch; None without one.
+        on_kill_action: `delete_job` or `keep_job`, if the task is stopped or times out.
+        supervisor_image: image of the supervisor pod; "" starts a supervisor process on this machine instead.
+        try_number: number of the try; 0 if unknown.
         publish: publish the job's page as an XCom while it runs.
     """
 
@@ -38,7 +38,7 @@ class Claim:
     get_logs: bool | str | list[int]
     deadline: float | None
     on_kill_action: str
-    # Defaults, since a trigger of an earlier version is stored without them.
+    # With defaults, because triggers of earlier versions are stored without these values.
     namespace: str = ""
     context: str = ""
     kubeconfig: str = ""
@@ -61,21 +61,21 @@ class End(str, enum.Enum):
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    DELETED = "deleted"  #: the job is gone, by somebody else's wish
-    TIMEOUT = "timeout"  #: the task's time is over
-    ERROR = "error"  #: watching broke; the job may well be running
+    DELETED = "deleted"  #: another client deleted the job
+    TIMEOUT = "timeout"  #: the task reached its execution_timeout
+    ERROR = "error"  #: the supervision failed; the job may be running
 
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """A job's last verdict, and the fault behind it.
+    """The last verdict on a job, and the fault that caused it.
 
     Attributes:
         reason: of the verdict (docs/reference/verdicts.md).
-        kind: of the last fault of its last attempt, a `FaultKind`; "" where none is known.
-        message: in a sentence.
-        hosts: machines that were to blame in its last attempt.
-        no_growth: why `grow-memory` can do nothing about it, in words; "" where it can, or where nobody asked.
+        kind: `FaultKind` of the last fault of the last attempt; "" if unknown.
+        message: a sentence.
+        hosts: machines with faults in the last attempt.
+        no_growth: why `grow-memory` is not possible; "" if it is possible or not requested.
     """
 
     reason: str
@@ -87,7 +87,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Ending:
-    """Everything that a resumed task needs: nothing else of its first half comes with it.
+    """All data that a resumed task needs.
 
     `summary` is that of `result.summarize`, {} where there is no record any more; `text` is for people. `local_failure`: what
     broke was a disk or the backend as this process saw it, which says nothing against the job. `failure`:

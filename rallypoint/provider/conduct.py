@@ -1,4 +1,4 @@
-"""The one way in which a task waits for its job: in the worker, in the triggerer and in `dag.test()` alike."""
+"""Supervision of a job by a task: the same code in the worker, in the triggerer and in `dag.test()`."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from rallypoint.wire.status import JobStatus
 
 __all__ = ["Log", "Post", "cancel", "conclude", "conduct", "is_local", "time_out"]
 
-#: How long the last lines of a finished job may take to arrive, in seconds.
+#: Seconds to wait for the last lines of a finished job.
 LAST_LINES = 5.0
 
-#: How long a job that has ended may take to be cleaned up after the task's time is over, in seconds.
+#: Seconds to wait for the clean-up of a finished job after the task has timed out.
 LAST_TURNS = 30.0
 
 
@@ -41,7 +41,7 @@ class Log(Protocol):
         """Write a line."""
 
     def warning(self, line: str, /, *values: Any) -> Any:
-        """Write a line that asks for attention."""
+        """Write a warning."""
 
     def exception(self, line: str, /, *values: Any) -> Any:
         """Write a line and the exception that is being handled."""
@@ -49,7 +49,7 @@ class Log(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Post:
-    """Where a task stands while it waits: whose job, on which backend, and who takes over when it has to leave.
+    """Context of a waiting task: the claim, the backend, and how another supervisor takes over.
 
     `spawn` leaves a supervisor of its own behind for the claim's job; it may block. `clock` is wall time in seconds since the
     epoch, which the claim's deadline is compared with. `orphan_policy` is that of a submission, for a job that names none: when
@@ -73,18 +73,18 @@ class Post:
 
     @property
     def holder(self) -> str:
-        """How this process is named as the supervisor of its job."""
+        """Name of this process as the supervisor of the job."""
         return f"airflow task {self.claim.owner}"
 
     async def hand_over(self) -> None:
-        """Leave the job to a supervisor of its own."""
+        """Hand the job over to a separate supervisor."""
         await asyncio.to_thread(self.spawn, self.claim)
 
 
 async def conduct(post: Post) -> Ending:
-    """Supervise the job to its end, or watch while another process does; raises only when it is cancelled.
+    """Supervise the job to its end, or watch while another process supervises it; raises only if cancelled.
 
-    When it is cancelled the job goes on, and whoever holds it next takes over.
+    If cancelled, the job continues, and the next supervisor takes over.
     """
     try:
         async with publishing(post.backend, post.claim.name, post.log, post.publication):
@@ -97,7 +97,7 @@ async def conduct(post: Post) -> Ending:
 
 
 async def _wait_and_tell(post: Post) -> Ending:
-    """Wait for the end, and tell the output of the chosen ranks meanwhile; of a failure first of who broke first."""
+    """Wait for the end and log the output of the chosen ranks; after a failure, also that of the rank that failed first."""
     name, ranks = post.claim.name, ranks_of(post.claim.get_logs)
     if ranks is not None and not ranks:
         return await _wait(post)
@@ -122,7 +122,7 @@ async def _tell_culprit(post: Post, told: frozenset[int] | None) -> None:
 
 
 def is_local(error: Exception) -> bool:
-    """Return whether an error is about a disk or the backend as this process saw it: the job may well be healthy."""
+    """Return whether an error concerns a disk or the backend's connection of this process; the job may be healthy."""
     return isinstance(error, (OSError, BackendError))
 
 
@@ -131,7 +131,7 @@ async def conclude(backend: Backend, record: JobRecord) -> Ending:
     stored = await backend.load(record.name) if record.conductor is not None else None
     plan = None if stored is None else stored.plan
     jobs = () if plan is None else await read_roles(backend, plan)
-    # In a thread: a record of megabytes takes long, and other triggers share the event loop.
+    # In a thread, because a record may have megabytes, and other triggers share the event loop.
     return await asyncio.to_thread(_ending, record, await backend.status(record.name), plan, jobs)
 
 
@@ -144,9 +144,9 @@ def _ending(record: JobRecord, status: JobStatus | None, plan: Plan | None, jobs
 
 
 async def cancel(post: Post) -> bool:
-    """Have the job deleted, if the claim says so and the job still belongs to it; return whether it will be.
+    """Request the deletion of the job, if the claim allows it and still owns the job; return whether it will be deleted.
 
-    A supervisor of its own sees to it: Airflow kills a process a few seconds after it asked it to end.
+    A separate supervisor deletes the job, because Airflow kills a process a few seconds after SIGTERM.
     """
     if post.claim.on_kill_action != "delete_job":
         return False
@@ -160,7 +160,7 @@ async def cancel(post: Post) -> bool:
 
 
 async def time_out(post: Post) -> str:
-    """Have the job deleted because the task's time is over; one that has ended is kept. Return what was done, in words."""
+    """Request the deletion of the job after a timeout of the task; a finished job is kept. Return a phrase about the action."""
     if await _has_ended(post):
         await post.hand_over()
         return "it has ended and its result is kept"
@@ -185,7 +185,7 @@ async def _wait(post: Post) -> Ending:
 
 
 async def _until_deadline(post: Post, driving: asyncio.Task[JobRecord | None]) -> None:
-    # Again and again, since the wall clock may be set back while the event loop's own clock goes on.
+    # Repeatedly, because the wall clock may be set back while the clock of the event loop continues.
     while not driving.done():
         left = None if post.claim.deadline is None else post.claim.deadline - post.clock()
         if left is not None and left <= 0:
@@ -194,7 +194,7 @@ async def _until_deadline(post: Post, driving: asyncio.Task[JobRecord | None]) -
 
 
 async def _last_turns(post: Post, driving: asyncio.Task[JobRecord | None]) -> None:
-    """Let a job come to rest that ended before its time was over, though nobody was there to see it."""
+    """Finish the last supervisor turns of a job that ended before the timeout."""
     loop = asyncio.get_running_loop()
     end = loop.time() + LAST_TURNS
     while not driving.done() and (left := end - loop.time()) > 0 and await _has_ended(post):
@@ -202,7 +202,7 @@ async def _last_turns(post: Post, driving: asyncio.Task[JobRecord | None]) -> No
 
 
 async def _has_ended(post: Post) -> bool:
-    """Whether the job has its verdict, in its record or as yet only by its coordinator's last word."""
+    """Return whether the job has a verdict, in its record or in the last status of the coordinator."""
     stored = await post.backend.load(post.claim.name)
     if stored is None or stored.record.deletion:
         return False

@@ -1,4 +1,4 @@
-"""What a deferred task's trigger does: supervision of the job, and its deletion when the task was ended.
+"""Work of a deferred task's trigger: supervision of the job, and its deletion if the task was stopped.
 
 Importing this takes half a second, so the trigger imports it in a thread.
 """
@@ -24,7 +24,7 @@ __all__ = ["Deferred", "attend", "give_up", "publication_of"]
 
 
 class Deferred(Protocol):
-    """The trigger of a deferred task, as it supervises the job of `claim`."""
+    """The trigger of a deferred task, which supervises the job of `claim`."""
 
     claim: Claim
     task_instance: Any
@@ -34,7 +34,7 @@ class Deferred(Protocol):
         """Logs for the task."""
 
     def open_backend(self) -> Backend:
-        """Return the backend that holds the job. Blocks; called in a thread."""
+        """Return the backend of the job. Blocks; called in a thread."""
 
     def spawn_supervisor(self, claim: Claim) -> None:
         """Start a supervisor that continues without the triggerer. Blocks; called in a thread."""
@@ -63,7 +63,7 @@ async def attend(trigger: Deferred) -> Ending:
 
 
 async def give_up(trigger: Deferred) -> None:
-    """Have the job deleted when its task has ended."""
+    """Delete the job if its task was stopped."""
     state = await trigger.ask_state()
     if not may_cancel(state):
         trigger.log.info("Task state is %r; job %s continues", state, trigger.claim.name)
@@ -75,7 +75,7 @@ async def give_up(trigger: Deferred) -> None:
 
 @contextlib.asynccontextmanager
 async def _post(trigger: Deferred) -> AsyncIterator[Post]:
-    # In a thread: opening a backend imports what it needs, and nobody else may wait for that.
+    # In a thread, because opening a backend imports modules, which would block other triggers.
     backend = await asyncio.to_thread(trigger.open_backend)
     try:
         ti = trigger.task_instance
@@ -92,7 +92,7 @@ async def _post(trigger: Deferred) -> AsyncIterator[Post]:
 
 
 def publication_of(trigger: Deferred) -> Publication | None:
-    """Return where the page of a trigger's job is published; None where it is not."""
+    """Return the publisher of the page of a trigger's job; None if it is not published."""
     ti, claim = trigger.task_instance, trigger.claim
     if ti is None or not claim.publish:
         return None

@@ -1,4 +1,4 @@
-"""The last check of what a trigger hands to Airflow: an event that cannot be stored would end the triggerer, again and again.
+"""The last check of a trigger event: an event that Airflow cannot store would end the triggerer repeatedly.
 
 The triggerer writes each event to Airflow's database. An event that the database refuses ends the triggerer, and the trigger
 passes to the next one. So every event is cleaned and measured here first, and one that still cannot be delivered is replaced.
@@ -23,17 +23,17 @@ __all__ = ["EVENT_LIMIT", "ending_event", "finding_event"]
 #: Bytes of an event's JSON text. Each message between the processes of a triggerer is held in memory several times.
 EVENT_LIMIT = 256 * 1024
 
-#: Parts of a summary that a job fills; an event that is too large is delivered without them.
+#: Parts of a summary that a job can make large; an event that is too large is sent without them.
 _LARGE = ("result", "metrics", "incidents", "checkpoint")
 
 
 def ending_event(ending: Ending) -> dict[str, Any]:
-    """Return the payload of a trigger's event: the ending, or as much of it as can be delivered, with marks for the rest."""
+    """Return the payload of a trigger's event: the ending, without the parts that are too large, which are marked."""
     return _first_deliverable(_endings(ending))
 
 
 def finding_event(finding: Finding) -> dict[str, Any]:
-    """Return the payload of a sensor's trigger: the finding, or one that says why it cannot be delivered."""
+    """Return the payload of a sensor's trigger event: the finding, or the reason why it cannot be sent."""
     return _first_deliverable(_findings(finding))
 
 
@@ -42,7 +42,7 @@ def _endings(ending: Ending) -> Iterator[Any]:
     mark = f"{sanitize.MARK} [not delivered: the trigger event was too large or not valid JSON]"
     reduced = {key: mark if key in _LARGE and ending.summary[key] else ending.summary[key] for key in ending.summary}
     yield dataclasses.replace(ending, summary=reduced, text=sanitize.clean_text(ending.text, 4096))
-    # It says nothing against the job: the next try adopts it, or finds it finished.
+    # The job itself may be healthy: the next try adopts it, or finds it finished.
     text = f"the trigger could not send the end state of job {sanitize.one_line(str(ending.name), 256)} ({ending.end.value})"
     yield Ending(end=End.ERROR, name=ending.name, text=text, local_failure=True)
 

@@ -1,4 +1,4 @@
-"""From an operator's arguments to the job that is submitted: a document, completed by fields, under the task's own name."""
+"""Build the submitted job from an operator's arguments: a document, completed by fields, with the name of the task's job."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from rallypoint.provider.connections.defaults import with_arguments, with_defaul
 
 __all__ = ["JOB_FILES", "annotate", "build_job", "place_in", "read_source", "spelled"]
 
-#: How a job file's name ends. Text that ends otherwise is the document itself.
+#: Extensions of job files. Other text is the document itself.
 JOB_FILES = (".yaml", ".yml", ".json")
 
 _NOTHING: Mapping[str, str] = {}
 
-#: What the mapping of an argument is known by.
+#: Descriptions of the expected mapping of an argument.
 _HOLDS = {"job": "a mapping with an entrypoint", "settings": "a mapping with a jobName", "manifest": "a mapping with a kind"}
 
 
@@ -31,11 +31,11 @@ def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], fiel
     Args:
         source: None, a mapping, the path of a job file, or the text of one.
         folder: relative paths of job files, and of documents that have no file, start here.
-        render: fills in the templates of a file's text.
+        render: renders the templates in a file's text.
         field: the argument, for errors.
 
     Raises:
-        JobError: there is no such file, or it does not hold a mapping.
+        JobError: the file does not exist, or does not contain a mapping.
     """
     if source is None:
         return {}, folder
@@ -74,7 +74,7 @@ def build_job(
 
 
 def spelled(document: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the document with DLRover's arguments, also those of its annotations, at their fields; raises `JobError`."""
+    """Return the document with DLRover's arguments, also from annotations, converted to fields; raises `JobError`."""
     return dict(spell(document).document)
 
 
@@ -87,7 +87,7 @@ def place_in(document: Mapping[str, Any]) -> dict[str, str]:
 def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:
     """Return the job with annotations on itself and on each role.
 
-    They are part of the spec, so that two tasks that give their jobs one name are refused and never share a job.
+    They are part of the spec, so two tasks with jobs of the same name never share a job: the second submission is rejected.
     """
     roles = tuple(role.model_copy(update={"annotations": {**role.annotations, **notes}}) for role in job.roles)
     return job.model_copy(update={"annotations": {**job.annotations, **notes}, "roles": roles})

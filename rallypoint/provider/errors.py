@@ -1,19 +1,19 @@
-"""How a training task fails, named by what happened to the job.
+"""Errors of training tasks, named for the event in the job.
 
 ```
-AirflowException                 Airflow tries the task again while it has retries left
-├── TrainingFailed               the job came to its end and failed; a retry starts its next attempt
-├── TrainingDeleted              somebody deleted the job while the task waited for it; a retry submits it anew
-├── TrainingTimedOut             `execution_timeout` is over; the job was cancelled
-├── SupervisionFailed            the supervision broke, not the training; a retry finds the job where it is
-├── ConditionImpossible          what a sensor waits for cannot come any more
-└── JobHangs                     a sensor that fails at a hang has seen one
-AirflowFailException             Airflow does not try again
-├── InvalidJob                   the job cannot run as it is written
-├── JobRefused                   what is asked of a job cannot be: there is none, it is over, it cannot have that size
-└── NodesRefused                 nodes were checked, and some must not train
+AirflowException                 Airflow retries the task while retries are left
+├── TrainingFailed               the job failed; a retry starts its next attempt
+├── TrainingDeleted              another client deleted the job while the task waited; a retry submits it again
+├── TrainingTimedOut             `execution_timeout` expired; the job was cancelled
+├── SupervisionFailed            the supervision failed, not the training; a retry adopts the job
+├── ConditionImpossible          the condition of a sensor is no longer possible
+└── JobHangs                     a sensor with `on_hang="fail"` detected a hang
+AirflowFailException             Airflow does not retry
+├── InvalidJob                   the job is not valid
+├── JobRefused                   the request is not possible: no such job, the job has ended, or the size is not allowed
+└── NodesRefused                 the node check found nodes that must not train
 ValueError
-└── OptionError                  an argument is wrong, found when the DAG is parsed
+└── OptionError                  an argument is not valid, detected when the DAG is parsed
 ```
 """
 
@@ -44,9 +44,9 @@ __all__ = [
 
 
 class TrainingFailed(AirflowException):
-    """The job ended and failed; the text tells which rank on which node ended how, with its last words.
+    """The job failed; the text names the rank and node that failed first, and contains its last log lines.
 
-    `failure` is the verdict in words for programs (`rallypoint.provider.claim.Failure`), None where it is not known.
+    `failure` is the verdict as a value (`rallypoint.provider.claim.Failure`), None if unknown.
     """
 
     def __init__(self, text: str, failure: Any = None) -> None:
@@ -55,35 +55,35 @@ class TrainingFailed(AirflowException):
 
 
 class TrainingDeleted(AirflowException):
-    """The job was deleted from outside."""
+    """Another client deleted the job."""
 
 
 class TrainingTimedOut(AirflowException):
-    """The task's `execution_timeout` is over."""
+    """The task's `execution_timeout` expired."""
 
 
 class SupervisionFailed(AirflowException):
-    """Watching the job failed, from an operator or a sensor; the state of the job is not known."""
+    """An operator or sensor failed to watch the job; the state of the job is unknown."""
 
 
 class ConditionImpossible(AirflowException):
-    """The job can no longer come to where a sensor expects it."""
+    """The condition of a sensor is no longer possible."""
 
 
 class JobHangs(AirflowException):
-    """The job does not go on; the text tells since when, and whom the others wait for."""
+    """The job hangs; the text states since when, and the ranks that cause it."""
 
 
 class InvalidJob(AirflowFailException):
-    """The job cannot run as it is written; trying again would fail alike."""
+    """The job is not valid; a retry would fail in the same way."""
 
 
 class JobRefused(AirflowFailException):
-    """What is asked of a job cannot be, and trying again cannot help."""
+    """The request to a job is not possible, and a retry would fail in the same way."""
 
 
 class NodesRefused(AirflowFailException):
-    """A node check found nodes that must not train; trying again on the same machines would find them again."""
+    """A node check found nodes that must not train; a retry on the same machines would find them again."""
 
 
 class OptionError(RallypointError, ValueError):

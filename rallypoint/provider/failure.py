@@ -1,4 +1,4 @@
-"""Why a job failed, in the few words that decide what a next try is to do; and what that does with the job. Pure."""
+"""Causes of a failed job that decide about the next try of a task, and the changes of the job for that try. Pure."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from rallypoint.wire.incident import Answer, Cause, Incident
 
 __all__ = ["advised", "cannot_grow", "failure_of", "grow", "merged"]
 
-#: What is told of an attempt beside the fault that ended it.
+#: Causes of incidents that are not the fault that ended an attempt.
 _ASIDE = frozenset({Cause.SCALE, Cause.JOB, Cause.EVACUATION, Cause.COORDINATOR})
 
 
 def failure_of(record: JobRecord) -> Failure | None:
-    """Return why a job has failed, None where it has not."""
+    """Return why a job has failed; None if it has not failed."""
     if record.verdict is None or record.phase is not Phase.FAILED:
         return None
     mine = [i for i in record.incidents if i.id.attempt == record.attempt]
@@ -38,7 +38,7 @@ def _when(incident: Incident) -> float:
 
 
 def advised(job: Any, advice: Advice) -> Any:
-    """Return an `ElasticJob` as it is to be submitted after what was decided at the end of an earlier try."""
+    """Return an `ElasticJob` with the changes that were decided at the end of an earlier try."""
     if advice == Advice():
         return job
     return job.model_copy(update={"roles": tuple(_advised(role, advice) for role in job.roles)})
@@ -54,7 +54,7 @@ def _advised(role: Any, advice: Advice) -> Any:
 
 
 def cannot_grow(job: Any, advice: Advice, *, factor: float, limit: str) -> str:
-    """Return why an `ElasticJob` cannot be given more memory than it has by `advice` now, in words; "" where it can."""
+    """Return why an `ElasticJob` cannot have more memory than `advice` gives it now; "" if it can."""
     now, then = (advised(job, each).roles for each in (advice, merged(advice, factor=factor, limit=limit)))
     if now != then:
         return ""
@@ -65,7 +65,7 @@ def cannot_grow(job: Any, advice: Advice, *, factor: float, limit: str) -> str:
 
 
 def grow(text: str, factor: float, limit: str) -> str:
-    """Return a quantity of bytes times `factor`, in whole Mi, and no more than `limit`; one that is above it already stays."""
+    """Return a quantity of bytes times `factor`, in whole Mi, at most `limit`; a larger quantity is unchanged."""
     from rallypoint.job.quantity import MI, quantity, write_bytes  # noqa: PLC0415  a DAG file does without
 
     now, most = quantity(text), quantity(limit)
@@ -76,7 +76,7 @@ def grow(text: str, factor: float, limit: str) -> str:
 
 
 def merged(before: Advice, *, hosts: tuple[str, ...] = (), factor: float = 1.0, limit: str = "") -> Advice:
-    """Return advice with more hosts to leave out, and more memory."""
+    """Return advice with more excluded hosts and more memory."""
     return dataclasses.replace(
         before,
         ignore_hosts=tuple(dict.fromkeys((*before.ignore_hosts, *hosts)))[-32:],

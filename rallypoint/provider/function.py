@@ -1,4 +1,4 @@
-"""From a Python function and its arguments to what the workers of a job are sent; see wire/function.py."""
+"""Pickle a Python function and its arguments for the workers of a job; see wire/function.py."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DIGITS = 16
 
 @dataclass(frozen=True, kw_only=True)
 class FunctionJob:
-    """A job whose workers call a function; `function` is the file that they are sent."""
+    """A job whose workers call a function; `function` is the file with the pickled function."""
 
     job: ElasticJob
     function: SentFunction
@@ -38,7 +38,7 @@ class FunctionJob:
 
     @property
     def text(self) -> str:
-        """What the file holds. Raises `JobError` for more than `FUNCTION_LIMIT` bytes."""
+        """Content of the file. Raises `JobError` for more than `FUNCTION_LIMIT` bytes."""
         text = codec.dumps(self.function)
         if len(text.encode()) > FUNCTION_LIMIT:
             size = f"{len(text.encode())} bytes (pickled with its data)"
@@ -48,19 +48,19 @@ class FunctionJob:
 
 
 def pack(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[str, Any]) -> SentFunction:
-    """Return a function with its arguments as it is sent.
+    """Return a function and its arguments in pickled form.
 
-    Its own module goes along by value (a DAG file can be imported nowhere else); what that imports is imported by the worker.
+    The function's own module is pickled by value, because workers cannot import a DAG file; workers import its imports.
 
     Raises:
-        JobError: an argument is no JSON, or all of them are more than 48 KiB; or the function cannot be pickled.
+        JobError: an argument is not JSON, all arguments have more than 48 KiB, or the function cannot be pickled.
     """
     name = getattr(function, "__qualname__", type(function).__name__)
     try:
         told = arguments_text({"args": list(args), "kwargs": dict(kwargs)})
     except WireError as error:
         raise _wrong("op_args", str(error)) from error
-    # What the worker gets is what JSON makes of them, here as there: a tuple is a list.
+    # The worker gets the arguments after a round trip through JSON: a tuple becomes a list.
     plain = json.loads(told)
     return SentFunction(
         name=name,
@@ -73,10 +73,10 @@ def pack(function: Callable[..., Any], args: Collection[Any], kwargs: Mapping[st
 
 
 def _digest(function: Callable[..., Any], name: str, arguments: Mapping[str, Any]) -> str:
-    """Name a function by its source: its pickle differs from one process to the next, and a retry must find its job again."""
+    """Return a digest of a function's source: its pickle differs between processes, and a retry must find its job again."""
     try:
         source = inspect.getsource(function)
-    except (OSError, TypeError):  # made by a program, not written in a file
+    except (OSError, TypeError):  # a function without a source file
         code = getattr(function, "__code__", None)
         source = repr((code.co_code, code.co_names, code.co_varnames)) if code is not None else name
     text = json.dumps([name, source, arguments], sort_keys=True)
@@ -91,7 +91,7 @@ def _pickled(function: Callable[..., Any], name: str) -> bytes:
     with _by_value(cloudpickle, function):
         try:
             pickled: bytes = cloudpickle.dumps(function)
-        except Exception as error:  # whatever the things raise that the function refers to
+        except Exception as error:  # objects that the function refers to may raise any error
             raise _wrong("python_callable", f"function {name} cannot be pickled: {error}") from error
     return pickled
 

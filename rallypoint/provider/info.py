@@ -1,4 +1,4 @@
-"""What Airflow's provider manager reads of this distribution."""
+"""Provider metadata for Airflow's provider manager."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ _OPTIONS = {
 
 
 def get_provider_info() -> dict[str, Any]:
-    """Return the provider's description: only what exists."""
+    """Return the metadata of the provider."""
     return {
         "package-name": "airflow-provider-rallypoint",
         "name": _NAME,
@@ -151,7 +151,7 @@ def get_provider_info() -> dict[str, Any]:
                 ],
             }
         ],
-        # Found by the entry point `airflow.plugins`, too: Airflow reads this list only where it discovers providers at once.
+        # Also registered by the entry point `airflow.plugins`: Airflow reads this list only if it loads providers eagerly.
         "plugins": [{"name": "rallypoint", "plugin-class": "rallypoint.plugin.registration.RallypointPlugin"}],
         "extra-links": ["rallypoint.provider.links.ElasticTrainingLink"],
         "triggers": [

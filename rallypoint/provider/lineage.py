@@ -1,4 +1,4 @@
-"""What OpenLineage is told of a finished job. Pure: its classes come as an argument, since its packages are nobody's must."""
+"""OpenLineage data of a finished job. Pure: the classes of OpenLineage are an argument, because its packages are optional."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ __all__ = ["FACET", "Library", "lineage_of", "place_of_file"]
 #: The run facet's name.
 FACET = "rallypoint_job"
 
-#: What the facet has of the summary of a job (`rallypoint.report.summary.summarize`).
+#: Fields of the facet, from the summary of a job (`rallypoint.report.summary.summarize`).
 _FIELDS = (
     "job",
     "uid",
@@ -32,7 +32,7 @@ _FIELDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Library:
-    """Makers of what Airflow's OpenLineage provider takes; see `rallypoint.operators.reporting.open_library`."""
+    """Constructors for Airflow's OpenLineage provider; see `rallypoint.operators.reporting.open_library`."""
 
     lineage: Callable[..., Any]
     dataset: Callable[..., Any]
@@ -40,9 +40,9 @@ class Library:
 
 
 def lineage_of(summary: Mapping[str, Any], *, library: Library, with_output: bool = True) -> Any:
-    """Return an `OperatorLineage`: the checkpoint is what the job has made, and a run facet tells how it went.
+    """Return an `OperatorLineage` with the checkpoint as output and a run facet with the summary.
 
-    `with_output`: whether the checkpoint is an output; not where the task's author has named what the task makes.
+    `with_output`: whether the checkpoint is an output; False if the task has outlets of its own.
     """
     checkpoint = summary.get("checkpoint") or ""
     outputs = []
@@ -54,16 +54,16 @@ def lineage_of(summary: Mapping[str, Any], *, library: Library, with_output: boo
 
 
 def place_of_file(path: str) -> tuple[str, str]:
-    """Return the namespace and the name that OpenLineage's naming has for a path, or for an address in an object store.
+    """Return the OpenLineage namespace and name of a path or object-store URL.
 
     >>> place_of_file("/data/run/step-300"), place_of_file("s3://models/run/step-300")
     (('file', '/data/run/step-300'), ('s3://models', 'run/step-300'))
     """
     try:
         parts = urllib.parse.urlsplit(path)
-    except ValueError:  # a script reports what it wants
+    except ValueError:  # a script may report any text
         return "file", path
     if parts.scheme in ("", "file"):
         return "file", parts.path if parts.scheme else path
-    # Credentials before the host are no part of the name.
+    # Credentials in the URL are not part of the name.
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", parts.path.lstrip("/")

@@ -1,4 +1,4 @@
-"""The one place that knows OpenLineage's classes; importing it fails where they are not installed."""
+"""The only module that imports OpenLineage's classes; the import fails if they are not installed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RUN_FACET: Any = importlib.import_module("openlineage.client.facet_v2").RunFace
 
 @attrs.define(kw_only=True)
 class RallypointJobRunFacet(_RUN_FACET):  # type: ignore[misc]
-    """How a training job went; the fields are those of `rallypoint.report.summary.summarize`."""
+    """Summary of a training job; the fields are those of `rallypoint.report.summary.summarize`."""
 
     job: str
     uid: str

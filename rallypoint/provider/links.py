@@ -14,7 +14,7 @@ ROUTE = "plugin/rallypoint"
 
 
 class TaskInstanceNames(Protocol):
-    """What names a task instance: Airflow's key of one, and a running one itself."""
+    """Fields that identify a task instance."""
 
     dag_id: str
     run_id: str
@@ -31,20 +31,20 @@ def page_path(ti: TaskInstanceNames) -> str:
 
 
 class ElasticTrainingLink(BaseOperatorLink):
-    """Leads from the task instance to its tab "Elastic training".
+    """Link from the task instance to its tab "Elastic training".
 
-    Airflow stores links when a task ends or is deferred; an operator stores this one before it submits, too.
+    Airflow stores links when a task ends or is deferred; an operator also stores this link before it submits.
     """
 
     name = "Elastic training"
 
     def get_link(self, operator: Any, *, ti_key: Any) -> str:
-        """Return the address of the tab."""
+        """Return the URL of the tab."""
         return self.address(ti_key)
 
     @staticmethod
     def address(ti: TaskInstanceNames) -> str:
-        """Return the address of a task instance's tab, below `[api] base_url`."""
+        """Return the URL of a task instance's tab, below `[api] base_url`."""
         from airflow.sdk import conf  # noqa: PLC0415  read when a task runs
 
         base: str = conf.get("api", "base_url", fallback="/")

@@ -1,4 +1,4 @@
-"""From an operator's arguments to the manifest that is submitted: settings of the pytorchjob-generator, or one as it is."""
+"""Build the submitted manifest from an operator's arguments: from settings of the pytorchjob-generator, or unchanged."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _JOB_NAME_LIMIT = 50
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """An AppWrapper or a PyTorchJob as it would be applied.
+    """An AppWrapper or a PyTorchJob.
 
-    `name` is the job's; `kind` what becomes of the manifest: None is as it is.
+    `name` is the name of the job; `kind` is the kind to convert the manifest to, None to keep it.
     """
 
     name: str
@@ -43,7 +43,7 @@ def from_settings(document: Mapping[str, Any], key: Mapping[str, Any], *, name: 
 
 
 def named(document: Mapping[str, Any], *, name: str = "") -> dict[str, Any]:
-    """Return a manifest under a name: the given one, or else its own. Raises `JobError` where there is none."""
+    """Return a manifest with the given name, or else its own name. Raises `JobError` if it has none."""
     metadata = document.get("metadata") or {}
     if not isinstance(metadata, Mapping):
         raise JobError(
@@ -68,6 +68,6 @@ def named(document: Mapping[str, Any], *, name: str = "") -> dict[str, Any]:
 
 
 def annotated(manifest: Mapping[str, Any], notes: Mapping[str, str]) -> dict[str, Any]:
-    """Return the manifest with annotations: they are part of it, so that two tasks never share a job by accident."""
+    """Return the manifest with annotations, so that two tasks never share a job by accident."""
     metadata = manifest["metadata"]
     return {**manifest, "metadata": {**metadata, "annotations": {**(metadata.get("annotations") or {}), **notes}}}

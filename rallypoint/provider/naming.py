@@ -1,4 +1,4 @@
-"""The name of a task's job: the same for every try of one task instance, another for every other. Pure."""
+"""The name of a task's job: the same for all tries of a task instance, different for each task instance. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DIGITS = 8
 
 
 def default_name(*, dag_id: str, run_id: str, task_id: str, map_index: int, prefix: str = "", limit: int = NAME_LIMIT) -> str:
-    """Return a DNS label for a task instance: a part for people, and a hash over all of its key.
+    """Return a DNS label for a task instance: a readable part, and a hash of its whole key.
 
     It has `limit` characters at the most. `prefix` takes the place of DAG and task in the part for people, for example a job
     file's own name.

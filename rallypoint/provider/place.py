@@ -1,4 +1,4 @@
-"""Where a task's job is, as arguments of operators, sensors and triggers. Identifiers only: nothing of it is a secret."""
+"""Place of a task's job, as arguments of operators, sensors and triggers. Identifiers only, no secrets."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from rallypoint.provider.errors import OptionError, one_of
 
 __all__ = ["PLACE_FIELDS", "Place", "Placed", "check_place", "place_of"]
 
-#: Arguments that say where on a backend a job is, and the words of `Site` for them (`context` is what Airflow calls its own).
+#: Arguments for the place on a backend, and the fields of `Site` for them (Airflow already uses the name `context`).
 _WORDS = {"home": "home", "namespace": "namespace", "kubeconfig": "kubeconfig", "cluster_context": "context"}
 
-#: Words of `Site` that only the connection of a Ray cluster says.
+#: Fields of `Site` that only the connection of a Ray cluster sets.
 _OF_RAY = ("address", "storage", "runtime_env")
 
-#: The templated arguments of whatever is at a place.
+#: The templated arguments of operators and sensors with a place.
 PLACE_FIELDS = ("conn_id", *_WORDS)
 
 
 class Placed(Protocol):
-    """What has those arguments; None is what the connection says, or else the backend's own default."""
+    """Protocol of objects with these arguments; None selects the connection's value, or else the backend's default."""
 
     backend: str | None
     conn_id: str | None
@@ -35,15 +35,15 @@ class Placed(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """What a task itself says of where its job is, and which connection says the rest. It may be stored as plain text.
+    """Arguments of a task about the place of its job, and the connection with the rest. It may be stored as plain text.
 
-    The connection is read by whoever goes there (`backend_access.resolve`): a worker, a triggerer, the page in the UI.
+    Each process that opens the backend reads the connection (`backend_access.resolve`): a worker, a triggerer, the tab.
 
     Attributes:
-        backend: `local`, `kubernetes` or `ray`; "" is what the connection says, and without one `local`.
-        conn_id: Airflow's connection, of type `rallypoint` or `kubernetes`; "" is none.
-        home, namespace, kubeconfig, context: as in `Site`; what is given here wins over the connection.
-        address, storage, runtime_env: as in `Site`; of the connection alone, and kept with a task that waits.
+        backend: `local`, `kubernetes` or `ray`; "" selects that of the connection, or `local`.
+        conn_id: Airflow connection of type `rallypoint` or `kubernetes`; "" for none.
+        home, namespace, kubeconfig, context: as in `Site`; they override the connection.
+        address, storage, runtime_env: as in `Site`; set only by the connection, and stored with a deferred task.
     """
 
     backend: str = ""
@@ -58,26 +58,26 @@ class Place:
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Place:
-        """Return the place of `words`, in which there may be others as well; the opposite of `words`."""
+        """Return the place in a mapping, which may contain other keys; the inverse of `words`."""
         known = {field.name for field in dataclasses.fields(cls)}
         return cls(**{word: str(value or "") for word, value in words.items() if word in known})
 
     def words(self) -> dict[str, str]:
-        """Return the place as a trigger's arguments; what only a Ray cluster has is left out elsewhere."""
+        """Return the place as a trigger's arguments; fields of Ray clusters only if the backend is `ray`."""
         found = dataclasses.asdict(self)
         return {word: value for word, value in found.items() if value or word not in _OF_RAY}
 
     @property
     def site(self) -> Site:
-        """Where that is, as far as it is known without the connection. Raises `SiteError`."""
+        """The site without the values of the connection. Raises `SiteError`."""
         words = {word: getattr(self, word) for word in (*_WORDS.values(), *_OF_RAY)}
         return Site(kind=self.backend or LOCAL, **words)
 
 
 def check_place(backend: str | None, *, conn_id: str | None = None, **given: str | None) -> None:
-    """Raise `OptionError` for a backend that there is not, and for an argument that it does not know.
+    """Raise `OptionError` for an unknown backend, and for an argument that the backend does not have.
 
-    What only the connection can tell is found when the task runs.
+    Errors that depend on the connection are detected when the task runs.
     """
     if backend is None and conn_id is not None:
         return
@@ -90,6 +90,6 @@ def check_place(backend: str | None, *, conn_id: str | None = None, **given: str
 
 
 def place_of(placed: Placed) -> Place:
-    """Return what the arguments of an operator or a sensor say, their templates filled in."""
+    """Return the place in the rendered arguments of an operator or sensor."""
     words = {word: getattr(placed, field) or "" for field, word in _WORDS.items()}
     return Place(backend=placed.backend or "", conn_id=placed.conn_id or "", **words)

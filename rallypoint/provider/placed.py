@@ -1,4 +1,4 @@
-"""Operators and sensors that are about jobs somewhere."""
+"""Base class of operators and sensors that access jobs."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ class PlacedOperator(BaseOperator):
         self.cluster_context = cluster_context
 
     def locate(self) -> Located:
-        """Return where jobs are, by the rendered arguments and the connection as it is now; raises `BackendError`.
+        """Return the location of jobs, from the rendered arguments and the present connection; raises `BackendError`.
 
-        What it returns may hold secrets: it is never kept on the operator.
+        The result may contain secrets, so it is never stored on the operator.
         """
         return backend_access.resolve(place_of(self))

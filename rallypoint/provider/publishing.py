@@ -1,6 +1,6 @@
 """Publishing the page of a job while its task waits, at a bounded rate.
 
-The API server shows what the task has published: it reads a job itself only where the administrator has allowed that
+The API server shows the published page; it reads a job itself only if the administrator has allowed that
 (rallypoint/plugin/live_access.py).
 """
 
@@ -20,7 +20,7 @@ __all__ = ["Publication", "publish_interval", "publishing"]
 #: Seconds until the first page; a short job publishes only its end.
 FIRST = 5.0
 
-#: Seconds that the end of a task waits for a write that has begun, so that it cannot overwrite what the task keeps.
+#: Seconds that the end of a task waits for a running write, which must not overwrite the final page.
 _LAST_WRITE = 10.0
 
 _DEFAULT_INTERVAL = 60.0
@@ -38,7 +38,7 @@ class Publication:
     """Where and how often a page is published.
 
     Attributes:
-        write: stores a page; may block, and raise whatever an XCom backend raises. Called in a thread.
+        write: stores a page; may block, and may raise any error of an XCom backend. Called in a thread.
         interval: seconds between two pages.
         owner, number: id of the task's try, and which try it is.
         place: where the job is, in words.
@@ -62,7 +62,7 @@ def publish_interval() -> float:
 
 @contextlib.asynccontextmanager
 async def publishing(backend: Backend, name: str, log: Log, publication: Publication | None) -> AsyncIterator[None]:
-    """Publish the page of a job while the context lasts. A failure is logged once, and ends no task."""
+    """Publish the page of a job for the duration of the context. A failure is logged once, and does not fail the task."""
     if publication is None or publication.interval <= 0:
         yield
         return
@@ -99,7 +99,7 @@ class _Publisher:
         self._last = page
 
     async def written(self) -> None:
-        """Wait for a write that has begun: a newer page must not be overwritten by it."""
+        """Wait for a running write, which must not overwrite a newer page."""
         if self._writing is not None:
             await asyncio.wait({self._writing}, timeout=_LAST_WRITE)
             if self._writing.done() and not self._writing.cancelled():

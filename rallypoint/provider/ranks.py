@@ -1,4 +1,4 @@
-"""Whose output a task tells. Pure, and read wherever a DAG is parsed."""
+"""The argument `get_logs`: ranks whose output a task logs. Pure, and imported when a DAG is parsed."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from rallypoint.provider.errors import OptionError
 
 __all__ = ["ALL", "GetLogs", "check_get_logs", "ranks_of"]
 
-#: What `get_logs` may be: no rank, rank 0 (True), `ALL` of them, or some.
+#: Type of `get_logs`: no rank (False), rank 0 (True), `ALL` ranks, or a list.
 GetLogs = bool | str | Sequence[int]
 
 ALL = "all"
 
 
 def check_get_logs(value: object) -> None:
-    """Raise `OptionError` unless `value` says which ranks."""
+    """Raise `OptionError` unless `value` selects ranks."""
     if isinstance(value, bool) or value == ALL:
         return
     ranks = value if isinstance(value, Sequence) and not isinstance(value, str) else ()
@@ -24,7 +24,7 @@ def check_get_logs(value: object) -> None:
 
 
 def ranks_of(get_logs: GetLogs) -> frozenset[int] | None:
-    """Return the ranks that are meant, None for all of them."""
+    """Return the selected ranks, None for all."""
     if isinstance(get_logs, bool):
         return frozenset({0}) if get_logs else frozenset()
     return None if isinstance(get_logs, str) else frozenset(get_logs)

@@ -1,4 +1,4 @@
-"""`TrainingRetryPolicy`: what a task's `retries` are spent on, by the verdict on its job."""
+"""`TrainingRetryPolicy`: choose the retries of a task by the verdict on its job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["ACTIONS", "TrainingRetryPolicy"]
 
 FAIL, RETRY, ELSEWHERE, LATER, GROW = ACTIONS = ("fail", "retry", "retry-elsewhere", "retry-later", "grow-memory")
 
-#: By the reason of the verdict, else by the kind of the last fault (docs/reference/verdicts.md). Other faults are retried.
+#: Action by reason of the verdict, else by kind of the last fault (docs/reference/verdicts.md). Other faults are retried.
 _DEFAULTS: Mapping[str, str] = {
     "FailNow": FAIL,
     "TerminalExitCode": FAIL,
@@ -43,17 +43,17 @@ _DEFAULTS: Mapping[str, str] = {
 
 
 class TrainingRetryPolicy(RetryPolicy):
-    """Decide by the verdict on a failed job whether the task is tried again, when, and with what.
+    """Decide by the verdict on a failed job whether, when and with which changes the task is retried.
 
-    What a next try is to do otherwise is written into the job's record when the result is taken, so it holds wherever that try
-    runs. Failures that are not the job's (a lost worker, a supervision that broke) are Airflow's own to decide.
+    The changes for the next try are stored in the job's record with the result, so they apply wherever that try runs. Airflow
+    decides about other failures (a lost Airflow worker, a failed supervision).
 
-    :param rules: actions by reason or by kind of fault, which win over the defaults: `fail`, `retry`, `retry-elsewhere` (the
-        hosts that were to blame are left out from now on), `retry-later` (after `delay`), `grow-memory`.
+    :param rules: actions by reason or by kind of fault, which override the defaults: `fail`, `retry`, `retry-elsewhere` (the
+        hosts that caused the fault are excluded from now on), `retry-later` (after `delay`), `grow-memory`.
     :param delay: seconds, or a timedelta, before a `retry-later`.
-    :param memory_factor: `grow-memory` asks for so many times `node_resources.memory` (and `memory_limit`).
-    :param memory_limit: and for no more than that, a quantity as `64Gi`; without one, and at the limit, `grow-memory` is
-        `fail`, since the same memory would be too small again.
+    :param memory_factor: `grow-memory` multiplies `node_resources.memory` (and its `memory_limit`) by this factor.
+    :param memory_limit: maximum memory for `grow-memory`, such as `64Gi`. Without it, and at the limit, `grow-memory`
+        acts as `fail`, because the same memory would be too small again.
     """
 
     def __init__(
@@ -78,9 +78,9 @@ class TrainingRetryPolicy(RetryPolicy):
         self.memory_limit = memory_limit
 
     def action_on(self, failure: Failure) -> str:
-        """Return what is done about a failure."""
+        """Return the action for a failure."""
         table = {**_DEFAULTS, **self.rules}
-        # What the user says of a kind wins over what we say of a reason: WorkersFailed has many kinds.
+        # A rule of the user for a kind overrides a default for a reason, because WorkersFailed has many kinds.
         for word in (failure.reason, failure.kind):
             if word in self.rules:
                 return self._possible(self.rules[word], failure)
@@ -90,7 +90,7 @@ class TrainingRetryPolicy(RetryPolicy):
         return FAIL if action == GROW and (failure.no_growth or not self.memory_limit) else action
 
     def advise(self, failure: Failure, before: Advice) -> Advice:
-        """Return what the next submission is to do otherwise."""
+        """Return the changes for the next submission."""
         from rallypoint.provider.failure import merged  # noqa: PLC0415  a DAG file need not pay for it
 
         action = self.action_on(failure)
@@ -131,7 +131,7 @@ class TrainingRetryPolicy(RetryPolicy):
 
     @classmethod
     def deserialize(cls, data: dict[str, Any]) -> TrainingRetryPolicy:
-        """Return the policy that was serialized."""
+        """Return the policy from its JSON form."""
         return cls(**{key: value for key, value in data.items() if key != "__type"})
 
 

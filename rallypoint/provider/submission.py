@@ -1,4 +1,4 @@
-"""What a task does about its job in the worker: submit or adopt it, wait for it there, and take its result."""
+"""Work of a task in the worker: submit or adopt the job, wait for it, and take its result."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ Advise = Callable[[Advice], Advice]
 
 
 async def submit(post: Post, work: Work) -> Ending | None:
-    """Submit the job or adopt that of an earlier try; return how it ended if it is over already, None while it is not."""
+    """Submit the job or adopt that of an earlier try; return its ending if it has already ended, else None."""
     record = (await _submit(post, work)).stored.record
     return await conclude(post.backend, record) if record.released else None
 
 
 async def submit_and_leave(post: Post, work: Work) -> dict[str, Any]:
-    """Submit or adopt the job, leave it to a supervisor of its own, and return its summary at this moment."""
+    """Submit or adopt the job, start a separate supervisor, and return the present summary."""
     record = (await _submit(post, work)).stored.record
     if not record.released:
         await post.hand_over()
@@ -54,7 +54,7 @@ async def submit_and_leave(post: Post, work: Work) -> dict[str, Any]:
 
 
 async def submit_and_wait(post: Post, work: Work, *, bell: Bell, ask: Ask) -> Ending:
-    """Submit or adopt the job and supervise it to its end; when the bell rings, cancel it if the task was ended."""
+    """Submit or adopt the job and supervise it to its end; after SIGTERM, cancel it if the task was stopped."""
     ending = await submit(post, work)
     if ending is not None:
         return ending

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 __all__ = ["EARLIER_LINES", "Bookmark", "LineLog", "Narrator", "news", "progress_line", "tell_culprit", "telling_logs"]
 
-#: Lines of earlier output that are told again by a try or a triggerer that takes over and knows no better.
+#: Lines of earlier output that are logged again after a takeover without a stored position.
 EARLIER_LINES = 100
 
-#: Lines of each stream of who broke first, when the job has failed and that rank's output was not told.
+#: Lines of each stream of the rank that failed first, if its output was not logged.
 CULPRIT_LINES = 100
 
 #: Fewer lines than this are told as they are; more than that at once are told in several groups.

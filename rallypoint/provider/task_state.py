@@ -1,4 +1,4 @@
-"""Whether a task was ended by somebody, or merely lost the process that ran it."""
+"""Whether a task was stopped, or only lost its process."""
 
 from __future__ import annotations
 

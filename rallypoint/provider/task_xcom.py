@@ -1,4 +1,4 @@
-"""XComs of a task instance, from a triggerer: there is no `ti.xcom_push` there. Blocks; called in a thread."""
+"""Access to XComs of a task instance from a triggerer, which has no `ti.xcom_push`. Blocks; called in a thread."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""SIGTERM in a task that supervises its job itself: from the signal's handler into the event loop."""
+"""Passing SIGTERM from the signal handler of a task to the event loop."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ __all__ = ["Bell"]
 
 
 class Bell:
-    """Rung by a signal's handler, heard in the event loop that the signal interrupted, or in the next one that listens."""
+    """An event that a signal handler sets and an event loop waits for."""
 
     def __init__(self) -> None:
         self._rung = False
         self._wake: Callable[[], object] | None = None
 
     def ring(self) -> None:
-        """Wake who listens; returns at once."""
+        """Set the event; returns at once."""
         self._rung = True
         if self._wake is not None:
             self._wake()
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[asyncio.Event]:
-        """Give an event of the running loop that is set when the bell rings, or if it rang before."""
+        """Return an event of the running loop that is set with this event, also if it was set before."""
         loop, heard = asyncio.get_running_loop(), asyncio.Event()
         self._wake = lambda: loop.call_soon_threadsafe(heard.set)
         if self._rung:

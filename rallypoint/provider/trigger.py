@@ -1,4 +1,4 @@
-"""The trigger of a deferred training task: the same supervision loop, in the triggerer's event loop.
+"""The trigger of a deferred training task, which runs the supervision loop in the triggerer's event loop.
 
 Airflow imports this module in that event loop, where all other triggers wait meanwhile. So it imports little: everything that
 supervises is in `deferred.py`, which is imported in a thread.
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["ElasticTrainingTrigger"]
 
 
-#: What goes on after its trigger is gone; an event loop alone would forget it.
+#: Tasks that continue after their trigger has ended; the event loop has only weak references.
 _AT_WORK: set[asyncio.Future[None]] = set()
 
 
 class ElasticTrainingTrigger(BaseTrigger):
-    """Supervises one job to its end and says how it ended, in one event that holds everything.
+    """Supervises one job to its end, and sends one event with the ending.
 
     Its arguments are those of a `Claim`; Airflow stores them as plain text, and they are identifiers only. A triggerer that
     stops, or hands the trigger to another, leaves the job running: the next one finds it and takes over.
@@ -82,7 +82,7 @@ class ElasticTrainingTrigger(BaseTrigger):
         yield TriggerEvent(await asyncio.to_thread(ending_event, ending))
 
     async def on_kill(self) -> None:
-        """Cancel the job when the task was ended by somebody, and the job still belongs to this try.
+        """Cancel the job if the task was stopped and this try still owns the job.
 
         Airflow calls this also when a stalled triggerer wakes up and another has its triggers, and after a clear when the next
         try has the job already; neither may cost a healthy job.
@@ -101,5 +101,5 @@ class ElasticTrainingTrigger(BaseTrigger):
 
 
 def _import() -> None:
-    """Import what supervises; takes half a second, and longer on a busy machine."""
+    """Import the supervision modules, which takes half a second or longer."""
     import rallypoint.provider.deferred  # noqa: F401, PLC0415  see above

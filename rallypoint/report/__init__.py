@@ -1,1 +1,1 @@
-"""The story of a job, told once: one model that the terminal, the tab, XCom, OpenLineage and log lines render."""
+"""Report of a job: one model that the terminal, the tab, XCom, OpenLineage and log lines render."""

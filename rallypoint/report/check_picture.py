@@ -1,4 +1,4 @@
-"""What a node check found, as a matrix of numbers and as a picture of it. Pure."""
+"""The results of a node check, as a matrix of numbers and as a picture. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["matrix", "picture", "read_check"]
 
 _CELL, _SMALL, _MARGIN, _TEXT = 54, 14, 96, 11
 
-#: Nodes up to which each cell has room for its number.
+#: Maximum number of nodes for which each cell shows its number.
 _WITH_NUMBERS = 24
 
 _INK, _EMPTY, _BAD, _PAPER = "#22303c", "#eef1f4", "#d64545", "#ffffff"
@@ -24,7 +24,7 @@ _SLOW, _FAST = (253, 224, 150), (44, 141, 108)
 
 
 def read_check(result: Any) -> NodeCheck:
-    """Return the check that a job's result is; raises `WireError` where it is none."""
+    """Read the node check in a job's result; raises `WireError` if the result is something else."""
     return codec.from_json(NodeCheck, result, lenient=True)
 
 
@@ -55,7 +55,7 @@ def matrix(check: NodeCheck) -> dict[str, Any]:
 
 
 def picture(check: NodeCheck) -> str:
-    """Return the matrix as an SVG document: the darker, the faster; red failed, pale was not tried."""
+    """Return the matrix as an SVG document: darker is faster, red has failed, pale was not tested."""
     nodes = sorted(check.nodes, key=lambda found: found.node)
     numbers: list[list[float | None]] = matrix(check)["bandwidth"]
     side = _CELL if len(nodes) <= _WITH_NUMBERS else _SMALL

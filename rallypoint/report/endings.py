@@ -1,4 +1,4 @@
-"""How a job ended, in words for people: the same in the terminal, in Airflow's task log and in exceptions. Pure."""
+"""Sentences about the end of a job, the same in the terminal, in Airflow's task log and in exceptions. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rallypoint.wire.process_exit import signal_name
 
 __all__ = ["culprit_of", "failure_story", "success_line"]
 
-#: Lines of a log that a story tells, and characters of each: more belongs to `rallypoint logs`.
+#: Number of log lines in a message, and characters of each.
 _LINES, _WIDTH = 20, 400
 
 
 def culprit_of(record: JobRecord) -> Culprit | None:
-    """Return who broke first in the fault that ended the job: the verdict's culprit, or else the last incident's."""
+    """Return the culprit of the fault that ended the job: that of the verdict, or else of the last incident."""
     if record.verdict is not None and record.verdict.culprit is not None:
         return record.verdict.culprit
     named = (i for i in _faults(record) if i.culprit is not None)
@@ -37,7 +37,7 @@ def failure_story(record: JobRecord) -> str:
 
 
 def success_line(story: Story) -> str:
-    """Return one line: how long it took, the final step and metrics, and what it got over on the way."""
+    """Return one line: duration, final step and metrics, and the faults from which the job recovered."""
     record, loss = story.record, story.loss
     progress = record.progress
     parts = [f"Job {record.name} succeeded {_when(record)}"]
@@ -61,7 +61,7 @@ def _when(record: JobRecord) -> str:
 
 
 def _faults(record: JobRecord) -> tuple[Incident, ...]:
-    """Return what broke in the last attempt; coming and going on purpose is no fault."""
+    """Return the faults of the last attempt; a requested change of nodes is not a fault."""
     return tuple(i for i in record.incidents if i.id.attempt == record.attempt and i.cause is not Cause.SCALE)
 
 

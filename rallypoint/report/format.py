@@ -11,7 +11,7 @@ from rallypoint.wire.status import Progress
 
 __all__ = ["clock_time", "counted", "describe_end", "describe_who", "metrics_text", "span", "time_of_day"]
 
-#: Metrics that are shown; a script cannot report more.
+#: Number of metrics that are shown.
 _METRICS = 256
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
@@ -21,7 +21,7 @@ _LONGEST, _LAST = 1e6 * _DAY, 253_370_764_800.0
 
 
 def span(seconds: float) -> str:
-    """Return a length of time to two figures that matter: `0.35 s`, `3.2 s`, `42 s`, `2m 13s`, `1h 05m`, `3d 4h`."""
+    """Return a duration with two significant figures: `0.35 s`, `3.2 s`, `42 s`, `2m 13s`, `1h 05m`, `3d 4h`."""
     seconds = min(max(0.0, seconds), _LONGEST)
     for digits, limit in ((2, 1), (1, 10), (0, _MINUTE)):
         if round(seconds, digits) < limit:
@@ -41,13 +41,13 @@ def metrics_text(progress: Progress) -> str:
 
 
 def describe_who(culprit: Culprit) -> str:
-    """Return `rank 3 on node 1 (host-b)`, or the node alone where the whole of it is meant."""
+    """Return `rank 3 on node 1 (host-b)`, or only the node if the culprit is a whole node."""
     node = f"node {culprit.node}" + (f" ({culprit.host})" if culprit.host else "")
     return node if culprit.rank < 0 else f"rank {culprit.rank} on {node}"
 
 
 def describe_end(culprit: Culprit) -> str:
-    """Return how it ended in a word or two: `SIGKILL`, `exit 1`, or `lost` when nobody saw its end."""
+    """Return how a process ended: `SIGKILL`, `exit 1`, or `lost` if its end is unknown."""
     if culprit.signal is not None:
         return signal_name(culprit.signal)
     return "lost" if culprit.exit_code is None else f"exit {culprit.exit_code}"

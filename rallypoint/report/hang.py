@@ -1,4 +1,4 @@
-"""Where the ranks of a world stood that hung: who is behind whom, the culprit first, and a picture of it. Pure."""
+"""Positions of the ranks in a hang: which ranks are behind, the culprit first, and a picture. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _far(place: RankSpan) -> str:
 
 
 def _note(place: RankSpan, groups: Sequence[RankGroup]) -> str:
-    """Return what a run of ranks was doing, in a word or two."""
+    """Return the activity of a group of ranks in a few words."""
     mine = next((g for g in groups if place.first in g.ranks and g.culprit == place.culprit), None)
     state = f"{mine.state}" if mine is not None and mine.state else ""
     if place.culprit:
@@ -68,7 +68,7 @@ def _note(place: RankSpan, groups: Sequence[RankGroup]) -> str:
 
 
 def drawn(incident: Incident, *, plain: bool = False) -> Iterator[str]:
-    """Yield the picture as lines; nothing where nothing is known. `plain` uses ASCII alone."""
+    """Yield the picture as lines; nothing without data. `plain` uses only ASCII."""
     places = fold(incident.places, _LINES)
     if not places:
         return
@@ -93,7 +93,7 @@ def _bar(place: RankSpan, axis: _Axis, full: str, half: str) -> str:
 
 
 def picture(incident: Incident, title: str) -> str:
-    """Return the picture as an SVG document; without ranks it says so."""
+    """Return the picture as an SVG document."""
     places = fold(incident.places, _ROWS)
     height = _TOP + _ROW * max(1, len(places)) + 44
     width = _LEFT + _WIDTH + 250
@@ -154,7 +154,7 @@ def _ticks(axis: _Axis) -> Iterator[int]:
 
 
 def hang_lines(incident: Incident, *, plain: bool = False) -> Iterator[str]:
-    """Yield all that is known of where the ranks stood; nothing where nothing is. `plain` draws with ASCII alone."""
+    """Yield all data about the positions of the ranks; nothing without data. `plain` uses only ASCII."""
     for number, line in enumerate(behind_lines(incident)):
         yield f"  {'behind' if number == 0 else '':8} {line}"
     for number, line in enumerate(drawn(incident, plain=plain)):
@@ -163,7 +163,7 @@ def hang_lines(incident: Incident, *, plain: bool = False) -> Iterator[str]:
 
 
 def behind_lines(incident: Incident) -> Iterator[str]:
-    """Yield who is behind whom in a sentence for each group that waits; nothing where nobody stands out."""
+    """Yield a sentence for each group that causes the hang; nothing if no group differs from the others."""
     late = [place for place in incident.places if place.culprit]
     others = [place for place in incident.places if not place.culprit]
     if not late or not others:
@@ -186,7 +186,7 @@ def behind_lines(incident: Incident) -> Iterator[str]:
 
 
 def _gap(late: Sequence[RankSpan], others: Sequence[RankSpan]) -> int:
-    """Return how far culprits are behind the first of the others, below zero how far they are ahead of the last."""
+    """Return how far the culprits are behind the first of the others; negative if they are ahead of the last."""
     ahead = max(place.most for place in others) - min(place.least for place in late)
     return ahead if ahead >= 0 else min(place.least for place in others) - max(place.most for place in late)
 
@@ -219,7 +219,7 @@ def _named(places: Sequence[RankSpan], most: int = 6) -> str:
 
 
 def evidence_lines(groups: Iterable[RankGroup]) -> Iterator[str]:
-    """Yield where the ranks stood, each group with its stack; nothing where nothing is known."""
+    """Yield the positions of the ranks, each group with its stack; nothing without data."""
     for number, group in enumerate(groups):
         yield f"  {'stood' if number == 0 else '':8} {_head(group)}"
         yield from (f"    {frame} (native)" for frame in group.native)

@@ -1,4 +1,4 @@
-"""How a job is, in a word and a sentence, and what its reader should do. Pure."""
+"""State of a job as a word and a sentence, with advice for the reader. Pure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rallypoint.wire.status import JobState, JobStatus
 __all__ = ["headline", "no_data", "no_job", "not_live", "unreachable"]
 
 
-#: What to do about the fault that ended a job.
+#: Advice by kind of the fault that ended a job.
 _MEND = {
     FaultKind.APPLICATION_ERROR: "The script failed: see its last lines below. Fix the script, then clear the task.",
     FaultKind.EXIT_CODE: "The script exited with an error: see its last lines below. Fix the script, then clear the task.",
@@ -50,7 +50,7 @@ _MEND_ELSE = "Read the last lines below, fix the cause, then clear the task."
 def headline(
     record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident], *, faults: int, quiet: str = ""
 ) -> Headline:
-    """Return how a job is; `status` is the current attempt's, None where nothing is known of it.
+    """Return the headline of a job; `status` is that of the current attempt, or None.
 
     `faults` is their number, which may be larger than that of the `incidents` that are faults: old ones are kept as counts.
     `quiet` tells since when nothing was heard of it, "" where that is lately.
@@ -75,7 +75,7 @@ def headline(
 
 
 def _quiet(told: Headline, quiet: str) -> Headline:
-    """Return a headline that says since when nothing was heard; what it says else is what was last known."""
+    """Return a headline with the time of the last report."""
     advice = f"{quiet[0].upper()}{quiet[1:]}; the values on this page are from that time. {told.advice}"
     return dataclasses.replace(told, mood=Mood.BUSY, title=f"{told.title}; {quiet}", advice=advice)
 
@@ -225,7 +225,7 @@ def _present(incident: Incident, record: JobRecord) -> bool:
 
 
 def _repeats(faults: Sequence[Incident]) -> str:
-    """Return a hint at the host that broke most, where one broke more than once."""
+    """Return a hint about the host with the most faults, if it had more than one."""
     hosts = Counter(i.culprit.host for i in faults if i.culprit is not None and i.culprit.host)
     worst, times = max(hosts.items(), key=lambda item: item[1], default=("", 0))
     return f" Host {worst} had {times} of the faults: check it." if times > 1 else ""

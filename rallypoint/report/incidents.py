@@ -1,4 +1,4 @@
-"""The incidents of a job: one list and one count for every output, and each incident in words. Pure."""
+"""The incidents of a job: one list and one count for all outputs, and sentences about each incident. Pure."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ __all__ = [
 
 #: A step was reported, or counted by the optimizer hook, after the fault.
 TRAINED: Final = "training resumed"
-#: All workers of the world run again; no step of theirs is known.
+#: All workers of the round run again; they report no steps.
 RESTARTED: Final = "workers restarted"
 #: Another coordinator took over.
 REPLACED: Final = "replaced"
-#: What was only reported went away by itself.
+#: An incident that was only reported has ended by itself.
 _OVER: Final = "over"
 
 
 def recovered(incident: Incident) -> str:
-    """Return how an incident ended, one of the constants above; "" while it has not, or where that is not known."""
+    """Return how an incident ended, one of the constants above; "" if it has not ended or that is unknown."""
     if incident.trained_at is not None or (incident.healed_at is not None and incident.resumed_step is not None):
         return TRAINED
     if incident.healed_at is None:
@@ -65,7 +65,7 @@ def recovered_text(incident: Incident) -> str:
     return "" if incident.cause in FREE or incident.cause is Cause.JOB else "training did not resume"
 
 
-#: Incidents that XCom gets one by one, the newest; older ones are counted by cause.
+#: Number of the newest incidents in XCom; older ones are counted by cause.
 XCOM_LIMIT = 100
 
 #: Characters of the reason of one of them.
@@ -80,14 +80,14 @@ class ListedIncident:
         id: `attempt.round.node.local_rank.sequence`; "" for a count.
         at: when it was detected, seconds since the epoch; the first of a count.
         cause: what happened (`Cause`), `reason` the same in a sentence.
-        fault: something broke. Scaling, preemption, evacuation and a lost coordinator are no faults, and neither is a reset of
-            the job, which answers one.
-        rank, node, host: of the culprit; -1 and "" where there is none, or where a whole node or job is meant.
-        action: what was done about it (`Rung`); "" for a count.
+        fault: whether it is a fault. Scaling, preemption, evacuation, a lost coordinator and a reset of the job are not
+            faults.
+        rank, node, host: of the culprit; -1 and "" without a culprit, or for a whole node or job.
+        action: the action (`Rung`); "" for a count.
         recovered: how it ended: `training resumed` (a step is known), `workers restarted`, `replaced`, `over`; else "".
         seconds_lost: from detection until then; None while it has not, and for a count.
-        steps_lost: reported steps that were trained again; None while that is not known, and for a count.
-        count: how many incidents it stands for.
+        steps_lost: reported steps that were repeated; None while unknown, and for a count.
+        count: number of incidents in this entry.
     """
 
     id: str
@@ -113,9 +113,9 @@ def current_status(record: JobRecord, status: JobStatus | None) -> JobStatus | N
 
 
 def incidents_of(record: JobRecord, status: JobStatus | None) -> tuple[Incident, ...]:
-    """Return every known incident, the oldest first; the number of an incident is its place in it, from 1.
+    """Return all known incidents, oldest first; the number of an incident is its position, from 1.
 
-    The coordinator's last status counts where it is of the current attempt.
+    Includes those of the coordinator's last status, if it is of the current attempt.
     """
     current = current_status(record, status)
     told = () if current is None else current.incidents
@@ -123,7 +123,7 @@ def incidents_of(record: JobRecord, status: JobStatus | None) -> tuple[Incident,
 
 
 def is_fault(incident: Incident | Folded) -> bool:
-    """Return whether something broke, as opposed to what happens on purpose or answers a fault."""
+    """Return whether an incident is a fault, not a requested change or a reaction to a fault."""
     return incident.cause not in FREE and incident.cause is not Cause.JOB
 
 
@@ -196,7 +196,7 @@ def _plain(row: ListedIncident) -> dict[str, Any]:
 def _moment(at: float) -> str:
     try:
         moment = datetime.datetime.fromtimestamp(at, tz=datetime.timezone.utc)
-    except (ValueError, OverflowError, OSError):  # no clock shows it; a record may be damaged
+    except (ValueError, OverflowError, OSError):  # out of range, in a damaged record
         return str(sanitize.clean_float(at))
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
@@ -207,7 +207,7 @@ def id_text(name: IncidentId) -> str:
 
 
 def judgement(incident: Incident) -> str:
-    """Return what an incident was, what that asks for, by which rule, and who pays for it."""
+    """Return the kind of an incident, the answer, the rule and the budget as text."""
     what = (
         incident.kind.value
         if incident.kind is not None
@@ -255,7 +255,7 @@ def _action(incident: Incident) -> str:
 
 
 def done(incident: Incident) -> str:
-    """Return what was done about an incident, by which rung, and what it has cost."""
+    """Return the action for an incident, the recovery time and the repeated steps as text."""
     parts = [f"{incident.rung.value} ({_action(incident)})"]
     if recovered_text(incident):
         parts.append(recovered_text(incident))
@@ -267,7 +267,7 @@ def done(incident: Incident) -> str:
 def incident_lines(
     incident: Incident, number: int, *, zone: datetime.tzinfo | None = None, plain: bool = False
 ) -> Iterator[str]:
-    """Yield everything that is known of one incident; `plain` draws with ASCII alone."""
+    """Yield all data about one incident as lines; `plain` uses only ASCII."""
     yield f"Incident {number}: {incident.reason}"
     yield f"  when     {time_of_day(incident.detected_at, zone)}, attempt {incident.id.attempt}, round {incident.id.round}"
     if incident.culprit is not None:

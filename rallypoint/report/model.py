@@ -1,4 +1,4 @@
-"""The story of a job as values: what every output shows of it. All times are seconds since the epoch."""
+"""The report of a job as frozen values. All times are seconds since the epoch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["Deadline", "Entry", "Goodput", "Headline", "Loss", "Mood", "Share", 
 
 
 class State(str, enum.Enum):
-    """What the page is about, in one word; `no-permission` is known to the browser alone, which is told nothing else then."""
+    """State of a page, in one word; only the browser sets `no-permission`."""
 
     WAITING = "waiting"  #: submitted, suspended, or its nodes start
-    RUNNING = "running"  #: it trains, and nothing has happened to it
-    RECOVERING = "recovering"  #: something broke, and is being mended
-    RECOVERED = "recovered"  #: something broke, and it trains again or has succeeded
+    RUNNING = "running"  #: it trains, without faults
+    RECOVERING = "recovering"  #: it recovers from a fault
+    RECOVERED = "recovered"  #: it recovered from faults, and trains or has succeeded
     SUCCEEDED = "succeeded"
     FAILED = "failed"
-    NO_DATA = "no-data"  #: there is no job, or no longer, or it cannot be reached
+    NO_DATA = "no-data"  #: the job does not exist, or cannot be reached
 
 
 class Mood(str, enum.Enum):
-    """In which colour something is shown; a word always says the same."""
+    """Colour of a displayed value; a word always repeats its meaning."""
 
     GOOD = "good"
     BUSY = "busy"
@@ -36,7 +36,7 @@ class Mood(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Headline:
-    """The first thing that is read. `live`: what is told here will change by itself."""
+    """The title of a page. `live`: the page changes by itself."""
 
     state: State
     mood: Mood
@@ -47,7 +47,7 @@ class Headline:
 
 @dataclass(frozen=True, kw_only=True)
 class Span:
-    """Something that lasted; `end` is None while it lasts. `kind` chooses a colour, `label` stands on it."""
+    """A period of time; `end` is None while it lasts. `kind` selects a colour, `label` is its text."""
 
     kind: str
     label: str
@@ -58,7 +58,7 @@ class Span:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """Lanes over one time axis, `start` to `end`; `work` says what every moment went to, without gaps."""
+    """Lanes over one time axis, `start` to `end`; `work` covers the whole time without gaps."""
 
     start: float
     end: float
@@ -70,7 +70,7 @@ class Timeline:
 
 @dataclass(frozen=True, kw_only=True)
 class Share:
-    """What some of the time went to."""
+    """A share of the time, by use."""
 
     kind: str
     label: str
@@ -79,7 +79,7 @@ class Share:
 
 @dataclass(frozen=True, kw_only=True)
 class Goodput:
-    """How much of `total` seconds was spent on steps that count; the rest by cause, the largest first."""
+    """Training time of `total` seconds, and the lost time by cause, the largest first."""
 
     trained: float
     total: float
@@ -88,7 +88,7 @@ class Goodput:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One line of the story, at seconds since the epoch; `incident` is its number, 0 for what is no incident."""
+    """One entry of the timeline; `incident` is the number of its incident, 0 if there is none."""
 
     at: float
     text: str
@@ -98,7 +98,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Deadline:
-    """A clock that runs: at `at` (seconds since the epoch), `within` seconds from now, `then` happens unless something changes.
+    """A running clock: it expires at `at` (seconds since the epoch), `within` seconds from now, with the effect `then`.
 
     `setting` is the field of the job that sets it.
     """
@@ -112,15 +112,15 @@ class Deadline:
 
 @dataclass(frozen=True, kw_only=True)
 class Loss:
-    """What the faults have cost.
+    """Cost of the faults.
 
     Attributes:
-        faults: incidents in which something broke, `healed` those of them after which the job trained again.
-        free: incidents that no budget pays for.
+        faults: incidents that are faults; `healed`: those after which training resumed.
+        free: incidents that are not charged to a budget.
         restarts: incidents that restarted workers, over all attempts.
-        steps: steps that had to be trained again.
-        seconds: between a fault, or the end of an attempt, and the moment when everything trained again.
-        resets, resets_left: of the whole job; None where the limit is not known.
+        steps: steps that were repeated.
+        seconds: time from a fault, or the end of an attempt, until all ranks trained.
+        resets, resets_left: of the whole job; None if the limit is unknown.
     """
 
     faults: int
@@ -135,22 +135,22 @@ class Loss:
 
 @dataclass(frozen=True, kw_only=True)
 class Story:
-    """Everything that is shown of a job; each output renders a part of it and counts nothing itself.
+    """All displayed data of a job; each output renders a part of it and counts nothing itself.
 
     Attributes:
-        record: the supervisor's memory.
-        status: the coordinator's last status, where it is of the current attempt.
+        record: of the supervisor.
+        status: the coordinator's last status, if it is of the current attempt.
         progress: the newest known progress.
         headline: state, title and advice; `standing` is one line with phase, attempt, retries and step.
         silence: `last report 12 s ago`, "" while reports arrive.
         conditions: the conditions that explain the phase, a line each.
         incidents: every incident, folded ones as counts first; `details` are those that are not folded, numbered from 1.
-        restarts: the worker restarts of this attempt that its budget has paid for.
+        restarts: the worker restarts of this attempt that are charged to its budget.
         loss: how many incidents, and what they have cost.
-        entries: the events, the oldest first.
-        timeline: phases, attempts, rounds, and what each moment went to; `goodput` is the sum of the latter.
-        pending: the phase change of the next supervisor turn, "" where it changes none.
-        deadlines: running clocks, the next first; `waits` says what the job waits for where none runs.
+        entries: the events, oldest first.
+        timeline: phases, attempts, rounds, and the use of the time; `goodput` is its sum.
+        pending: the phase change of the next supervisor turn, or "".
+        deadlines: running clocks, the next first; `waits`: what the job waits for if no clock runs.
     """
 
     record: JobRecord

@@ -1,4 +1,4 @@
-"""The roles of a job as values: the instances of each simple role, and the story of each elastic role, a job of its own."""
+"""The roles of a job as values: the instances of each simple role, and the report of each elastic role, which is a job."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "role_stories",
 ]
 
-#: What a role is while its job is in a phase in which nothing of it runs.
+#: State of a role while its job is in a phase without running processes.
 ENDED = {
     Phase.SUCCEEDED: "ended",
     Phase.FAILED: "ended",
@@ -48,12 +48,12 @@ ENDED = {
 }
 
 
-#: Incidents of one role that XCom gets one by one.
+#: Number of incidents of one role in XCom.
 _XCOM = 20
 
 
 class RoleJob(Protocol):
-    """An elastic role: a job of its own."""
+    """An elastic role, which is a job."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class RoleJob(Protocol):
 
     @property
     def status(self) -> JobStatus | None:
-        """What its coordinator reported last."""
+        """The last status of its coordinator."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,12 +179,12 @@ def role_stories(record: JobRecord, plan: Plan, jobs: Iterable[RoleJob], *, now:
 
 
 def faults_of(story: Story, roles: Iterable[RoleStory]) -> int:
-    """Return how many faults a job has had, those of its elastic roles among them."""
+    """Return the number of faults of a job, including its elastic roles."""
     return story.loss.faults + sum(role.story.loss.faults for role in roles if role.story is not None)
 
 
 def job_headline(story: Story, roles: tuple[RoleStory, ...]) -> Headline:
-    """Return how a job with several roles is."""
+    """Return the headline of a job with several roles."""
     record, faults = story.record, faults_of(story, roles)
     if record.finished or record.phase is not Phase.RUNNING:
         return headline(record, None, story.details, faults=faults)
@@ -302,7 +302,7 @@ def _not_begun(record: JobRecord) -> Headline:
 
 
 def _elastic_headline(record: JobRecord, story: Story) -> Headline:
-    """Return how the role is; one that its job has stopped is not suspended by a user."""
+    """Return the headline of an elastic role; a role that its job has stopped does not count as suspended by a user."""
     if record.phase is Phase.RUNNING or story.record.finished:
         return story.headline
     return Headline(state=State.WAITING, mood=Mood.QUIET, title=_phrase(record), advice="", live=not record.finished)

@@ -1,4 +1,4 @@
-"""Build the story of a job from record and status: the one place that counts. Pure; `now` is an argument."""
+"""Build the report of a job from record and status; only this module counts incidents. Pure; `now` is an argument."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rallypoint.wire.status import JobState, JobStatus, Progress
 
 __all__ = ["QUIET", "silence", "story_of"]
 
-#: Told by an incident with all that is known of it, so the line of history would say it twice.
+#: Kinds of history entries that repeat an incident, so they are not shown.
 _TWICE = frozenset({"node-lost", "node-evacuated", "coordinator-lost", "restarted", "not-restarted"})
 
 _SETTINGS = {clock.name: clock.setting for clock in CLOCKS}
@@ -29,7 +29,7 @@ _SETTINGS = {clock.name: clock.setting for clock in CLOCKS}
 #: Rungs on which workers are started again.
 _RESTARTED = {Rung.RECOVER_IN_PLACE, Rung.RESTART_WORKERS, Rung.RECOVER, Rung.ELASTIC_TRAINING}
 
-#: Seconds without a report, or without a sign of life of any rank, from which on that is said.
+#: Seconds without a report or sign of life after which the silence is shown.
 QUIET = 5.0
 
 
@@ -44,17 +44,17 @@ def story_of(
     tries: Mapping[str, int] | None = None,
     clocks: Iterable[Deadline] = (),
 ) -> Story:
-    """Return the story of a job at `now` (seconds since the epoch).
+    """Return the report of a job at `now` (seconds since the epoch).
 
     Args:
-        record: the supervisor's memory.
-        status: the coordinator's last status; one of an earlier attempt, or of an earlier job of the name, is left out.
-        now: ages and durations are counted up to here.
-        plan: what runs; None where it is not known.
-        decision: what a supervisor turn would decide now; None where that is not known.
-        status_age: seconds since the coordinator's last status; None where that is not known.
+        record: of the supervisor.
+        status: the coordinator's last status; a status of another attempt or job is ignored.
+        now: end of all ages and durations.
+        plan: of the job; None if unknown.
+        decision: the decision of a supervisor turn now; None if unknown.
+        status_age: seconds since the coordinator's last status; None if unknown.
         tries: numbers of the task's tries, by the owner that each was.
-        clocks: clocks of the backend that run and that the record does not contain.
+        clocks: running clocks of the backend, which the record does not contain.
     """
     status = current_status(record, status)
     listed, details = list_incidents(record, status), incidents_of(record, status)
@@ -74,7 +74,7 @@ def story_of(
         details=details,
         restarts=_restarts(record, details, plan),
         loss=loss,
-        # What broke stands before what was done about it at the same moment.
+        # A fault comes before its action at the same time.
         entries=tuple(sorted((*_incidents(details), *_history(record, details)), key=lambda entry: entry.at)),
         timeline=timeline.timeline_of(record, status, work, tries or {}, now),
         goodput=timeline.goodput(work),
@@ -129,13 +129,13 @@ def _latest_progress(record: JobRecord, status: JobStatus | None) -> Progress:
 
 
 def silence(status: JobStatus | None, age: float | None) -> str:
-    """Return `last report 12 s ago`, `last sign of life 12 s ago`, or "" where nothing is older than `QUIET` seconds.
+    """Return `last report 12 s ago`, `last sign of life 12 s ago`, or "" if neither is older than `QUIET` seconds.
 
-    Of nodes whose report is overdue it is `last report of node 1 12 s ago`.
+    For nodes with overdue reports: `last report of node 1 12 s ago`.
 
     Args:
-        status: the coordinator's last word.
-        age: seconds since it was written or given, by the clock of one machine; None where that is not known.
+        status: the coordinator's last status.
+        age: seconds since it was written or received, by the clock of one machine; None if unknown.
     """
     if status is None or status.verdict is not None:
         return ""
@@ -144,7 +144,7 @@ def silence(status: JobStatus | None, age: float | None) -> str:
     lively_at: float = value_of(status, "lively_at", 0.0)
     if status.state is not JobState.RUNNING or not lively_at:
         return ""
-    # These times are all the coordinator's own; what has passed since its word is added.
+    # These times are by the coordinator's clock; the age of the status is added.
     now = status.updated_at + (age or 0.0)
     silent = [one for one in status.missing if one.why is Absence.SILENT and now - one.since >= QUIET]
     if silent:
@@ -243,14 +243,14 @@ def _loss(
 
 
 def _restarts(record: JobRecord, details: Iterable[Incident], plan: Plan | None) -> tuple[Incident, ...]:
-    """Return the faults of this attempt that a restart of the workers answered: the one after the budget is none of them."""
+    """Return the faults of this attempt with a worker restart; the fault that exceeded the budget is not one of them."""
     faults = (i for i in details if i.cause is Cause.PROCESS and i.id.attempt == record.attempt)
     ordered = tuple(sorted(faults, key=lambda i: i.detected_at))
     return ordered if plan is None else ordered[: plan.budgets.max_restarts]
 
 
 def _unhealed(record: JobRecord, incidents: Iterable[Incident], now: float) -> Iterator[tuple[float, float]]:
-    """Yield from when to when each fault kept the job from training in full."""
+    """Yield start and end of each interruption by a fault."""
     ends = {attempt.number: attempt.ended_at for attempt in record.attempts}
     for incident in incidents:
         if incident.cause in FREE or incident.cause is Cause.JOB:
@@ -260,9 +260,9 @@ def _unhealed(record: JobRecord, incidents: Iterable[Incident], now: float) -> I
 
 
 def _between(record: JobRecord, now: float) -> Iterator[tuple[float, float]]:
-    """Yield from the end of each attempt to when the next one was ready (or began, where that is not known)."""
+    """Yield the end of each attempt and the time when the next one was ready (or started, if that is unknown)."""
     for attempt, following in itertools.zip_longest(record.attempts, record.attempts[1:]):
-        # Suspended time is nobody's loss, and after the last end nothing is waited for.
+        # Suspended time and the time after the last attempt are not lost time.
         if attempt.ended_at is None or attempt.reason == "Suspended" or (following is None and record.finished):
             continue
         yield attempt.ended_at, now if following is None else following.ready_at or following.started_at

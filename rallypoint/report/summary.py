@@ -1,4 +1,4 @@
-"""What a task says of its job when it is over: plain JSON values, small enough for XCom. Pure."""
+"""The summary of a finished job that a task returns: plain JSON values, small enough for XCom. Pure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rallypoint.wire import sanitize
 
 __all__ = ["XCOM_KEYS", "summarize", "xcoms"]
 
-#: Keys that are pushed beside the return value, and the field of the summary that each holds.
+#: Keys that are pushed beside the return value, and their fields of the summary.
 XCOM_KEYS = {
     "attempts": "attempts",
     "incidents": "incidents",
@@ -30,13 +30,13 @@ def summarize(story: Story, roles: tuple[RoleStory, ...] = ()) -> dict[str, Any]
     Keys:
         job, uid, phase: of the job.
         attempts: attempts of the whole job, over all of its owners.
-        incidents: what happened, over all attempts, as a list (`rallypoint.report.incidents`).
+        incidents: incidents of all attempts, as a list (`rallypoint.report.incidents`).
         faults: how many of these are faults; scaling, preemption, evacuation, a lost coordinator and resets are none.
-        restarts: how many of them made workers start again.
-        steps_lost: reported steps that were trained twice, as far as they are known.
-        step, metrics, checkpoint, resumed_from: what the script reported last; None, {} and "" where it reports nothing.
-        world_size: ranks of the last world; 0 when there was none, or when it is no longer known.
-        result: what rank 0 returned, or left with `rallypoint.training.report_result`; None where it left nothing.
+        restarts: how many of them restarted workers.
+        steps_lost: reported steps that were repeated, as far as known.
+        step, metrics, checkpoint, resumed_from: last reports of the script; None, {} and "" if it reports nothing.
+        world_size: ranks of the last round; 0 without a round, or if unknown.
+        result: the return value of rank 0, or the value of `rallypoint.training.report_result`; else None.
         duration: seconds from the start of the first attempt to the end of the last.
         roles: only of a job with several roles: figures of each role by its name. `incidents` are those of the whole job; those
             of an elastic role are with the role. `faults` and `steps_lost` count all of them.
@@ -69,7 +69,7 @@ def summarize(story: Story, roles: tuple[RoleStory, ...] = ()) -> dict[str, Any]
 
 
 def xcoms(summary: dict[str, Any]) -> dict[str, Any]:
-    """Return what is pushed beside the return value, by key; what is not known is left out."""
+    """Return the XComs beside the return value, by key, without unknown values."""
     return {key: summary[field] for key, field in XCOM_KEYS.items() if summary.get(field) is not None}
 
 

@@ -1,4 +1,4 @@
-"""What lasted how long: phases, attempts, rounds, and what every second of the job went to. Pure."""
+"""Durations: phases, attempts, rounds, and the use of every second of the job. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["LOST", "attempts", "goodput", "phases", "rounds", "seconds_per_step"
 
 TRAINING, AGAIN, STARTING, QUEUED, SUSPENDED, RESET = "training", "again", "starting", "queued", "suspended", "reset"
 
-#: What time is lost to, in words; causes of incidents by their own word.
+#: Labels of lost time; causes of incidents have their own names.
 LOST = {
     AGAIN: "Repeated steps",
     STARTING: "Starting up",
@@ -30,10 +30,10 @@ LOST = {
     Cause.EVACUATION.value: "Leaving a bad host",
 }
 
-#: Where two things go on at once, the time is lost to the first of these.
+#: Priority if two causes overlap: the time counts for the first.
 _FIRST = (*(c.value for c in Cause), RESET, SUSPENDED, QUEUED, STARTING, AGAIN)
 
-#: Training goes on without a coordinator, and the end of an attempt is told by the gap that follows.
+#: Causes without lost time: training continues without a coordinator, and the end of an attempt shows as a gap.
 _NO_LOSS = frozenset({Cause.COORDINATOR, Cause.JOB})
 
 _ENDED = (Phase.SUCCEEDED, Phase.FAILED)
@@ -60,7 +60,7 @@ def phases(record: JobRecord) -> tuple[Span, ...]:
     changes = [(record.created_at, "Submitted", ""), *told]
     spans = []
     for (at, label, note), later in itertools.zip_longest(changes, changes[1:]):
-        # What ended is a moment, after which there is nothing.
+        # A final phase has no duration.
         over = at if label in {phase.value for phase in _ENDED} else None
         spans.append(Span(kind=label.lower(), label=label, start=at, end=later[0] if later else over, note=note))
     return tuple(span for span in spans if span.end is None or span.end > span.start or span.kind in {"succeeded", "failed"})
@@ -104,7 +104,7 @@ def rounds(record: JobRecord, status: JobStatus | None) -> tuple[Span, ...]:
 
 
 def seconds_per_step(status: JobStatus | None) -> float | None:
-    """Return the middle of what a step took between two samples of one round, None where no step was reported twice."""
+    """Return the median duration of a step between two samples of one round; None without two samples."""
     if status is None:
         return None
     steps = [s for s in status.samples if s.step is not None]
@@ -117,7 +117,7 @@ def seconds_per_step(status: JobStatus | None) -> float | None:
 
 
 def work(record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident], *, until: float) -> tuple[Span, ...]:
-    """Return what every moment from the submission to `until` went to: training, or what kept the job from it."""
+    """Return the use of the time from the submission to `until`: training, or a cause of lost time."""
     begin = record.created_at
     until = max(until, begin)
     known = tuple(
@@ -147,7 +147,7 @@ def _swept(known: Sequence[tuple[float, float, str]], begin: float, until: float
 
 
 def goodput(spans: Iterable[Span]) -> Goodput:
-    """Return how much of the time was training, and what the rest was lost to, the most first."""
+    """Return the training time, and the lost time by cause, the largest first."""
     sums: dict[str, float] = {}
     for span in spans:
         sums[span.kind] = sums.get(span.kind, 0.0) + (span.end or span.start) - span.start
@@ -162,7 +162,7 @@ def goodput(spans: Iterable[Span]) -> Goodput:
 def _occupied(
     record: JobRecord, status: JobStatus | None, incidents: Sequence[Incident], until: float
 ) -> Iterator[tuple[float, float, str]]:
-    """Yield from when to when something kept the job from training."""
+    """Yield start and end of each period without training."""
     if not record.attempts:
         suspended = record.phase is Phase.SUSPENDED and record.suspend
         yield record.created_at, until, SUSPENDED if suspended else QUEUED

@@ -1,4 +1,4 @@
-"""Jobs built by method calls, as DLRover's unified API has them; see `JobBuilder`."""
+"""Jobs built by method calls, as in DLRover's unified API; see `JobBuilder`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`JobBuilder`: a job of one or several roles by method calls, in DLRover's words.
+"""`JobBuilder`: build a job with one or several roles by method calls, with DLRover's names.
 
-The builder only collects. `build()` solves the counts, writes a job document and validates it; the order of calls never
-matters, and every problem is in one `JobError`. Nothing of the user's is imported.
+The builder only collects values. `build()` computes the counts, writes a job document and validates it; the order of calls does
+not matter, and one `JobError` contains all problems. The builder imports no user code.
 """
 
 from __future__ import annotations

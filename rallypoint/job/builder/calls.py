@@ -1,4 +1,4 @@
-"""What the calls of a builder have said, before anything of it is checked."""
+"""Unchecked values from the calls of a builder."""
 
 from __future__ import annotations
 

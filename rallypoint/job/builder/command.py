@@ -33,16 +33,16 @@ FIELDS: Mapping[str, Field] = {
     "numa_binding": ("roles", "numa_affinity"),
     "node_check": ("health", "network_check"),
 }
-#: Flags that are read in a way of their own.
+#: Flags with special readers.
 _OWN = frozenset(
     {"nproc_per_node", "preload", "redirects", "tee", "role", "module", "no_python", "network_check", "max_restarts"}
 )
-#: Where nodes meet, which a job arranges itself.
+#: Rendezvous flags, which have no effect in a job.
 NO_EFFECT = frozenset(
     {"node_rank", "master_addr", "master_port", "local_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_id", "standalone"}
     | {"secret_file", "insecure_token", "event_log_handler"}
 )
-#: What a job has no field for.
+#: Flags without a field in a job, which are errors.
 NO_FIELD = frozenset(
     {"tls", "signals_to_handle", "virtual_local_rank", "local_ranks_filter", "run_path"}
     | {"duplicate_stdout_filters", "duplicate_stderr_filters"}
@@ -61,7 +61,7 @@ _LAUNCHER_ALLOWED = "torchrun, dlrover-run, rallypoint-agent run or python -m to
 
 @dataclass(frozen=True, kw_only=True)
 class Command:
-    """What a command line says.
+    """Fields of a job that a command line sets.
 
     Attributes:
         role: fields of the role, entrypoint and arguments included.
@@ -75,7 +75,7 @@ class Command:
 
 
 def read_command(text: str) -> Command:
-    """Return what a command line says; raises `JobError` with every problem, and warns of flags without effect."""
+    """Read a command line; raises `JobError` with all problems, and warns about flags without effect."""
     try:
         words = shlex.split(text)
     except (ValueError, AttributeError) as error:
@@ -98,7 +98,7 @@ def read_command(text: str) -> Command:
 
 
 def _after_launcher(words: list[str]) -> list[str] | None:
-    """Return the words after the launcher; None where there is none."""
+    """Return the words after the launcher; None without a launcher."""
     names = [PurePosixPath(word).name for word in words[:1]]
     if names and names[0] in _LAUNCHERS:
         return words[1:]
@@ -151,7 +151,7 @@ def _flag(word: str) -> tuple[str, str | None]:
 
 
 def _meant(name: str) -> str:
-    """Return the flag that a name or the unique beginning of one stands for."""
+    """Return the flag for a name or a unique prefix."""
     if name in _known():
         return name
     found = [known for known in _known() if known.startswith(name)]

@@ -1,4 +1,4 @@
-"""From what a builder has collected to a job document: counts solved, roles named, problems with their paths. Pure."""
+"""Convert the values of a builder to a job document: compute counts, name roles, collect problems with paths. Pure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DEVICE_TYPES = {"gpu": "gpu", "cpu": "cpu"}
 
 
 def draft(calls: JobCalls) -> tuple[dict[str, Any], list[Problem]]:
-    """Return the document of a job without a name, and every problem that the document cannot show."""
+    """Return the document of a job without a name, and the problems that are not visible in the document."""
     writer = _Writer(calls)
     return writer.document(), writer.wrong
 
@@ -38,7 +38,7 @@ class _Writer:
         self._short = len(calls.roles) == 1 and calls.roles[0].written is None
 
     def document(self) -> dict[str, Any]:
-        """Return the document; what is wrong stands in `wrong` and not in it."""
+        """Return the document without invalid values; their problems are in `wrong`."""
         calls = self._calls
         roles = dict(self._roles())
         if not calls.roles:

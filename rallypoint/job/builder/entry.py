@@ -1,4 +1,4 @@
-"""Entrypoints as the builder's methods take them: one text with a function, a module or a script, and arguments. Pure."""
+"""Entrypoints of the builder's methods: one text with a function, a module or a script, and arguments. Pure."""
 
 from __future__ import annotations
 

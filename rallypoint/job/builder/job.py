@@ -1,4 +1,4 @@
-"""`Job`: what `build()` returns. It is frozen; its document can be saved, and `submit()` runs it."""
+"""`Job`: the result of `build()`. It is frozen; its document can be saved, and `submit()` runs it."""
 
 from __future__ import annotations
 

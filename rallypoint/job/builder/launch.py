@@ -1,4 +1,4 @@
-"""Runs `rallypoint submit` on a document, in a process of its own: `submit()` works in any thread and beside any event loop."""
+"""Run `rallypoint submit` on a document in a separate process, so `submit()` works in any thread and event loop."""
 
 from __future__ import annotations
 

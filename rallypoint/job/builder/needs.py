@@ -1,4 +1,4 @@
-"""What `resource(...)` says, in DLRover's words, as `instance_resources` of a role. Pure."""
+"""Convert the arguments of `resource(...)` (DLRover's names) to `instance_resources` of a role. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The settings of `submit()`: arguments, DLROVER_UNIFIED_* variables and defaults, and where they stand in the job document."""
+"""The settings of `submit()`: arguments, DLROVER_UNIFIED_* variables and defaults, and their fields in the job document."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 
 PREFIX = "DLROVER_UNIFIED_"
 
-#: Variables of DLRover without a meaning here, which are no mistake.
+#: Variables of DLRover that are ignored.
 _THEIRS = {"DL_CONFIG", "MASTER_STATE_BACKEND_CONFIG"}
 
 

@@ -1,1 +1,1 @@
-"""Connections: what they say, how they are asked for in a form and tested, and which place is meant by them."""
+"""Connections: their fields, their form and test, and the place of jobs that they describe."""

@@ -1,6 +1,6 @@
-"""What a connection of type `rallypoint` says: where jobs run, and what they have when nobody says otherwise. Pure.
+"""A connection of type `rallypoint`: where jobs run, and the defaults of jobs. Pure.
 
-The token is the connection's password, which Airflow encrypts, masks and never shows again; all else is in its extra.
+The token is the connection's password, which Airflow encrypts and masks; all other fields are in its extra.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ __all__ = [
 
 CONN_TYPE = "rallypoint"
 
-#: Blocks of a job that a connection may have defaults for.
+#: Policy blocks of a job for which a connection may have defaults.
 POLICIES = ("fault_tolerance", "recovery", "rendezvous", "health", "logs")
 
-#: What there is on a cluster alone, and on this machine alone.
+#: Fields that are allowed only for a cluster, and only for this machine.
 _OF_CLUSTERS = (
     "kubernetes_conn_id",
     "namespace",
@@ -50,27 +50,27 @@ _OF_CLUSTERS = (
 _OF_THIS_MACHINE = ("home",)
 _OF_RAY = ("address", "namespace", "storage")
 
-#: Further fields of a Ray cluster that are no single word.
+#: Further fields of a Ray cluster that are not plain strings.
 _OBJECTS_OF_RAY = ("runtime_env", "verify_ssl", "ca_cert")
 
-#: What a connection of each platform may say of those.
+#: Fields of these that are allowed for each platform.
 _FIELDS_OF = {LOCAL: _OF_THIS_MACHINE, KUBERNETES: _OF_CLUSTERS, RAY: _OF_RAY}
 
 #: Every field of the extra.
 KNOWN = ("platform", "policies", "arguments", *_OF_CLUSTERS, *_OF_THIS_MACHINE, "address", "storage", *_OBJECTS_OF_RAY)
 
-#: Arguments of DLRover's document that a connection may have defaults for: not those that say which job, and where.
+#: DLRover arguments for which a connection may have defaults: all except those that select the job and its place.
 _ARGUMENTS = tuple(name for name in WORDS if name not in {"job_name", "namespace", "platform"})
 
-#: Fields of every Airflow connection that one of ours has no use for.
+#: Fields of Airflow connections that this type does not use.
 _UNUSED = ("host", "schema", "login", "port")
 
-#: Fields of an Airflow connection, as far as one of ours has them.
+#: Fields of Airflow connections that this type uses.
 Fields = Mapping[str, Any]
 
 
 class ConnectionFieldError(RallypointError):
-    """A field of a connection has a value that is not allowed; `secret` ones are not shown."""
+    """A field of a connection has a value that is not allowed; values of `secret` fields are not shown."""
 
     def __init__(self, conn_id: str, field: str, value: object, allowed: str, *, secret: bool = False) -> None:
         shown = "the value" if secret else repr(value)
@@ -80,15 +80,15 @@ class ConnectionFieldError(RallypointError):
 
 @dataclass(frozen=True, kw_only=True)
 class Defaults:
-    """What a job has that neither its document nor the operator's arguments say; "" is nothing.
+    """Defaults for values that neither the job document nor the operator's arguments set; "" is no default.
 
     Attributes:
         image: container image.
         account, coordinator_account: service accounts of the nodes and of the coordinator.
         queue: Kueue's local queue.
-        supervisor_image: what a supervisor in a pod of its own runs.
-        network_policy: who may connect to pods, as a job's document writes it.
-        policies: policy blocks, as a job's document writes them.
+        supervisor_image: image of supervisor pods.
+        network_policy: in the form of the job document.
+        policies: policy blocks in the form of the job document.
         arguments: DLRover's arguments, by name.
     """
 
@@ -102,7 +102,7 @@ class Defaults:
     arguments: Mapping[str, Any] = field(default_factory=dict)
 
 
-#: Of a task without such a connection.
+#: For a task without such a connection.
 NO_DEFAULTS = Defaults()
 
 
@@ -111,14 +111,14 @@ class Settings:
     """A connection of type `rallypoint`, read.
 
     Attributes:
-        conn_id: its name, for errors.
+        conn_id: its ID, for errors.
         platform: `local`, `kubernetes` or `ray`.
-        kubernetes_conn_id: the connection that says how the cluster is reached; "" is as kubectl finds one.
+        kubernetes_conn_id: connection to the cluster; "" selects the cluster as kubectl does.
         namespace, home: as in `Site`.
         address, storage, runtime_env: as in `Site`.
-        token: bearer token for the cluster, in the place of what else authenticates.
-        verify_ssl: whether the dashboard of a Ray cluster must prove who it is.
-        ca_cert: certificates (PEM) of its authority; "" is those of the system.
+        token: bearer token for the cluster; replaces other credentials.
+        verify_ssl: whether the certificate of a Ray dashboard is verified.
+        ca_cert: certificates (PEM) of its authority; "" selects those of the system.
     """
 
     conn_id: str
@@ -147,7 +147,7 @@ def read_extra(conn_id: str, extra: str | None) -> dict[str, Any]:
 
 
 def text_of(conn_id: str, extra: Fields, name: str) -> str:
-    """Return a field that is one word, "" where it is absent or empty."""
+    """Return a field that is a string; "" if it is absent or empty."""
     value = extra.get(name)
     if value is None or value == "":
         return ""
@@ -157,14 +157,14 @@ def text_of(conn_id: str, extra: Fields, name: str) -> str:
 
 
 def refuse_unknown(conn_id: str, extra: Fields, known: tuple[str, ...]) -> None:
-    """Raise `ConnectionFieldError` for a field that is misspelt, so that it is not left out in silence."""
+    """Raise `ConnectionFieldError` for an unknown field, which may be a spelling mistake."""
     for name, value in extra.items():
         if name not in known:
             raise ConnectionFieldError(conn_id, f"extra.{name}", value, f"only {', '.join(known)}", secret=True)
 
 
 def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
-    """Return what a connection says by its `own` fields (`password` and others that Airflow has) and by its extra.
+    """Read a connection from its `own` fields (`password` and other fields of Airflow) and its extra.
 
     Raises `ConnectionFieldError`.
     """
@@ -192,7 +192,7 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
 
 
 def _of_ray(conn_id: str, extra: Fields, address: str) -> dict[str, Any]:
-    """Return what a connection says of a Ray cluster beside its single words."""
+    """Return the fields of a Ray cluster that are not plain strings."""
     if not address:
         raise ConnectionFieldError(conn_id, "address", address, "the URL of the Ray dashboard, such as http://ray-head:8265")
     runtime_env = _object(conn_id, "runtime_env", extra.get("runtime_env"), "a JSON object, such as {'working_dir': '...'}")
@@ -215,7 +215,7 @@ def _is_certificates(text: str) -> bool:
 
 
 def _platform(conn_id: str, platform: str) -> str:
-    """Return what a platform means, also by the words of DLRover's document."""
+    """Return the backend of a platform, also for DLRover's names."""
     meant = PLATFORMS.get(platform)
     if meant is None:
         raise ConnectionFieldError(conn_id, "platform", platform, f"one of {', '.join(sorted(PLATFORMS))}")
@@ -223,7 +223,7 @@ def _platform(conn_id: str, platform: str) -> str:
 
 
 def _policies(conn_id: str, given: Any) -> dict[str, dict[str, Any]]:
-    """Return the policy blocks; their fields are the job's to judge."""
+    """Return the policy blocks; the job validates their fields."""
     allowed = f"a JSON object of {', '.join(POLICIES)}, each a JSON object"
     found = _object(conn_id, "policies", given, allowed)
     for name, block in found.items():
@@ -233,7 +233,7 @@ def _policies(conn_id: str, given: Any) -> dict[str, dict[str, Any]]:
 
 
 def _arguments(conn_id: str, given: Any) -> dict[str, Any]:
-    """Return DLRover's arguments, by their names; their values are the job's to judge."""
+    """Return DLRover's arguments, by name; the job validates their values."""
     allowed = f"a JSON object of DLRover arguments: {', '.join(_ARGUMENTS)}"
     found = _object(conn_id, "arguments", given, allowed)
     for name, value in found.items():
@@ -243,7 +243,7 @@ def _arguments(conn_id: str, given: Any) -> dict[str, Any]:
 
 
 def _object(conn_id: str, name: str, given: Any, allowed: str) -> dict[str, Any]:
-    """Return a field that is a mapping, or the JSON of one, as the form has it."""
+    """Return a field that is a mapping, or the JSON text of a mapping (from the form)."""
     if isinstance(given, str) and given.strip():
         try:
             given = parse(given)

@@ -1,4 +1,4 @@
-"""What a connection says by default, put into a job that does not say it itself. Pure."""
+"""Apply the defaults of a connection to a job. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rallypoint.provider.connections.locating import PlaceError
 
 __all__ = ["check_policies", "settings_with", "with_arguments", "with_defaults", "with_policies"]
 
-#: Fields of a role, and what a connection calls them.
+#: Fields of a role, and their names in a connection.
 _OF_ROLES = {
     "image": "image",
     "service_account": "account",
@@ -21,22 +21,22 @@ _OF_ROLES = {
     "queue": "queue",
 }
 
-#: Keys of a settings.yaml, and the same.
+#: Keys of a settings.yaml, and their names in a connection.
 _OF_SETTINGS = {"containerImage": "image", "queueName": "queue", "serviceAccountName": "account"}
 
 
-#: A world that any node unit divides, for a job that is none but for its policies.
+#: A number of nodes that every node unit divides, to validate policies without a job.
 _ANY = {"name": "any", "entrypoint": "any.py"}
 
 
 def check_policies(conn_id: str, defaults: Defaults) -> None:
-    """Raise `PlaceError` for what no job may have in a policy or an argument, so that nobody looks for it in the DAG.
+    """Raise `PlaceError` for invalid policies and arguments of a connection; the error names the connection, not the DAG.
 
-    A policy and an argument that speak of one field must agree.
+    A policy and an argument for the same field must have equal values.
     """
     try:
         spelled = spell({**_ANY, **defaults.policies, **defaults.arguments})
-        # How many nodes there are, the job says.
+        # The job sets the number of nodes.
         load_job({key: part for key, part in spelled.document.items() if key in (*_ANY, *POLICIES)}, based=False)
     except JobError as error:
         told = "; ".join(f"{_section(problem.path, defaults)}.{problem.path}: {problem.text}" for problem in error.problems)
@@ -48,14 +48,14 @@ def _section(path: str, defaults: Defaults) -> str:
 
 
 def with_arguments(document: Mapping[str, Any], conn_arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's document with arguments that neither it nor its annotations say; raises `JobError`."""
+    """Return a job document with arguments that neither it nor its annotations set; raises `JobError`."""
     return completed(document, conn_arguments, at=lambda argument: f"the connection's arguments.{argument.name}")
 
 
 def with_policies(document: Mapping[str, Any], policies: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """Return a job's document whose policy blocks are completed by `policies`, key by key.
+    """Return a job document whose policy blocks are completed by `policies`, key by key.
 
-    A block that annotations of an AppWrapper speak of is left to them: they say what the document does not.
+    A block that AppWrapper annotations set is not completed.
     """
     whole = dict(document)
     annotated = any(str(key).startswith(PREFIX) for key in _mapping(document.get("annotations")))
@@ -68,7 +68,7 @@ def with_policies(document: Mapping[str, Any], policies: Mapping[str, Mapping[st
 
 
 def with_defaults(job: ElasticJob, defaults: Defaults) -> ElasticJob:
-    """Return the job with what its roles leave out."""
+    """Return the job with defaults for values that its roles do not set."""
     if defaults.network_policy and not job.network_policy:
         job = ElasticJob.model_validate({**job.to_document(), "network_policy": defaults.network_policy})
     words = {field: value for field, word in _OF_ROLES.items() if (value := getattr(defaults, word))}
@@ -82,7 +82,7 @@ def with_defaults(job: ElasticJob, defaults: Defaults) -> ElasticJob:
 
 
 def settings_with(document: Mapping[str, Any], defaults: Defaults) -> dict[str, Any]:
-    """Return settings of the pytorchjob-generator with what they leave out; null in them is said, too."""
+    """Return settings of the pytorchjob-generator with defaults for missing keys; null counts as set."""
     words = {key: value for key, word in _OF_SETTINGS.items() if (value := getattr(defaults, word))}
     return {**words, **document}
 

@@ -1,4 +1,4 @@
-"""`RallypointHook`: a connection of type `rallypoint`, for tasks of one's own, and its test."""
+"""`RallypointHook`: a connection of type `rallypoint` for custom tasks, and its test."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["RallypointHook"]
 
 
 class RallypointHook(BaseHook):
-    """Where a connection says that jobs are.
+    """Hook for the place of jobs that a connection describes.
 
     :param conn_id: a connection of type `rallypoint` or `kubernetes`.
     """
@@ -38,15 +38,15 @@ class RallypointHook(BaseHook):
         self.conn_id = conn_id
 
     def locate(self) -> Located:
-        """Return what the connection says now; raises `BackendError`. It may hold secrets: keep it nowhere."""
+        """Return the present location of the connection; raises `BackendError`. It may contain secrets: do not store it."""
         return backend_access.resolve(Place(conn_id=self.conn_id))
 
     def get_conn(self) -> Backend:
-        """Return the backend that holds the jobs there; `await close()` it. Raises `BackendError`."""
+        """Return the backend of the connection; `await close()` it. Raises `BackendError`."""
         return backend_access.open_backend(Place(conn_id=self.conn_id))
 
     def test_connection(self) -> tuple[bool, str]:
-        """Try all that a job needs there, and say what is missing, a sentence each; creates nothing."""
+        """Check everything that a job needs, and return the problems, one sentence each; creates nothing."""
         try:
             located = self.locate()
             found = self.examine(located)
@@ -55,10 +55,10 @@ class RallypointHook(BaseHook):
         return found.fine, found.told(_whereabouts(located))
 
     def examine(self, located: Located) -> Findings:
-        """Return what is missing at a place; raises `BackendError`."""
+        """Return the problems of a place; raises `BackendError`."""
         from rallypoint.backends import registry  # noqa: PLC0415  brings pydantic
 
-        # In a thread of its own: whoever tests a connection may have an event loop in this one.
+        # In a separate thread, because the caller may run an event loop in this thread.
         with ThreadPoolExecutor(1) as executor:
             return executor.submit(asyncio.run, registry.examine(located.site, located.credentials)).result()
 

@@ -1,6 +1,6 @@
-"""What a connection of Airflow's own type `kubernetes` says of how a cluster is reached. Pure.
+"""A connection of Airflow's own type `kubernetes`: how a cluster is reached. Pure.
 
-The fields are those that the cncf provider documents, with the same meaning, so that the connection that is there serves both.
+The fields have the meaning that the cncf provider documents, so that both providers can use the same connection.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ __all__ = ["CONN_TYPE", "KubernetesSettings", "read_kubernetes"]
 
 CONN_TYPE = "kubernetes"
 
-#: How the fields were called before Airflow 2.3, which old connections still have.
+#: Prefix of the fields before Airflow 2.3, still present in old connections.
 _OLD = "extra__kubernetes__"
 
-#: Of these one says where the cluster is.
+#: Fields of which at most one may be set.
 _WAYS = ("in_cluster", "kube_config_path", "kube_config")
 
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
@@ -27,7 +27,7 @@ _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no"
 
 @dataclass(frozen=True, kw_only=True)
 class KubernetesSettings:
-    """Such a connection, read; what is "" is found as kubectl finds it.
+    """The values of such a connection; "" selects the default of kubectl.
 
     Attributes:
         conn_id: its name, for errors.
@@ -42,7 +42,7 @@ class KubernetesSettings:
 
 
 def read_kubernetes(conn_id: str, extra: Fields) -> KubernetesSettings:
-    """Return what the extra of a connection says; raises `ConnectionFieldError`. Fields that others read are left alone."""
+    """Read the extra of a connection; raises `ConnectionFieldError`. Fields of the cncf provider are ignored."""
     fields = {name.removeprefix(_OLD): value for name, value in extra.items() if name.startswith(_OLD)}
     fields |= {name: value for name, value in extra.items() if not name.startswith(_OLD) and value not in (None, "")}
     inline = _inline(conn_id, fields.get("kube_config"))
@@ -66,7 +66,7 @@ def read_kubernetes(conn_id: str, extra: Fields) -> KubernetesSettings:
 
 
 def _flag(conn_id: str, fields: Fields, name: str) -> bool:
-    """Return a field that is true or false; connections of URIs have texts."""
+    """Return a field that is true or false; connections from URIs have strings."""
     value = fields.get(name)
     if value is None or isinstance(value, bool):
         return bool(value)
@@ -84,7 +84,7 @@ def _path(conn_id: str, fields: Fields) -> str:
 
 
 def _inline(conn_id: str, value: Any) -> str:
-    """Return the text of a kubeconfig, which a form gives as text and a connection in JSON as a mapping, too."""
+    """Return the text of a kubeconfig, which is text from a form, and text or a mapping in JSON."""
     if value is None or value in ("", {}):
         return ""
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""From what a task and its connections say to the place that is meant, and how it is reached. Pure."""
+"""Combine the arguments of a task and its connections to the location of jobs. Pure."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ __all__ = ["Located", "PlaceError", "locate"]
 
 
 class PlaceError(RallypointError):
-    """A task and its connection disagree, or a connection cannot be used for it."""
+    """The arguments of a task conflict with its connection, or a connection cannot be used for the task."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Where a task's job is, how that is reached, and what the job has when nobody says otherwise.
+    """Location of a task's job, with credentials and defaults.
 
-    `credentials` are for whoever opens the backend at once, and are stored nowhere.
+    `credentials` are for opening the backend at once, and are not stored.
     """
 
     site: Site
@@ -31,9 +31,9 @@ class Located:
     defaults: Defaults = NO_DEFAULTS
 
     def kept(self, place: Place) -> Place:
-        """Return the `place` that was located as a deferred task keeps it: of the connection only what finds the job again.
+        """Return the `place` that a deferred task stores, with the values of the connection that are needed to find the job.
 
-        Whoever edits a connection does not lose the jobs that are where it pointed.
+        So a later change of the connection does not lose running jobs.
         """
         site = self.site
         return dataclasses.replace(
@@ -48,15 +48,15 @@ class Located:
 
 
 def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSettings | None = None) -> Located:
-    """Return what is meant: what the task says wins over its connection, and that over the connection of the cluster.
+    """Return the location: arguments of the task override its connection, which overrides the connection of the cluster.
 
     Args:
-        place: what the task says.
-        settings: its connection of type `rallypoint`; None where it has none.
-        cluster: the connection of type `kubernetes` that one of them names; None as above.
+        place: arguments of the task.
+        settings: its connection of type `rallypoint`, or None.
+        cluster: the connection of type `kubernetes` that one of them names, or None.
 
     Raises:
-        PlaceError: they disagree about what runs the jobs, or the task names what is not there.
+        PlaceError: they conflict, or the task sets an argument that its backend does not have.
     """
     said = KUBERNETES if cluster is not None else LOCAL
     platform = settings.platform if settings is not None else said
@@ -75,7 +75,7 @@ def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSe
         return _on_ray(place, settings, defaults)
     namespace = place.namespace or _namespace(settings, cluster)
     if place.kubeconfig:
-        # Another file is another cluster: what the connections know of theirs has no meaning there.
+        # Another kubeconfig is another cluster, for which the values of the connections do not apply.
         site = Site(kind=kind, namespace=namespace, context=place.context, kubeconfig=place.kubeconfig)
         return Located(site=site, defaults=defaults)
     reached = cluster or KubernetesSettings(conn_id="")
@@ -91,7 +91,7 @@ def locate(place: Place, settings: Settings | None = None, cluster: KubernetesSe
 
 
 def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Located:
-    """Return a place on a Ray cluster. The token is only for the cluster whose connection has it."""
+    """Return a place on a Ray cluster. A token is used only for the cluster of its connection."""
     known = settings or Settings(conn_id="", platform=RAY)
     site = Site(
         kind=RAY,

@@ -1,4 +1,4 @@
-"""Which parts of a connection's extra nobody may read in a log, beyond those that Airflow knows by their names. Pure."""
+"""Secrets in a connection's extra that Airflow does not mask by their names. Pure."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from rallypoint.wire.sanitize import parse
 
 __all__ = ["secrets_of"]
 
-#: Keys of a kubeconfig's user whose values authenticate somebody.
+#: Keys of a kubeconfig's user with credentials.
 _SECRET = re.compile(r"token|password|secret|key-data|private", re.IGNORECASE)
 
-#: What is shorter is a word that logs are full of.
+#: Shorter values are not masked, because they are common words.
 _LEAST = 6
 
 
 @functools.lru_cache(maxsize=16)
 def secrets_of(extra: str) -> tuple[str, ...]:
-    """Return every text of the kubeconfig in an extra that must not be shown; none where there is no kubeconfig.
+    """Return all secrets of the kubeconfig in an extra; none without a kubeconfig.
 
-    Kept for the next who ask: a triggerer opens a thousand places by one connection, and YAML is slow.
+    Cached, because a triggerer opens a thousand places by one connection, and YAML is slow.
     """
     found: list[str] = []
     with contextlib.suppress(ValueError):
@@ -50,7 +50,7 @@ def _of_kubeconfig(value: Any) -> Iterator[str]:
 
 def _of_user(value: Any, *, secret: bool = False) -> Iterator[str]:
     if isinstance(value, dict):
-        # An exec plugin's environment: {name: AWS_SECRET_ACCESS_KEY, value: ...}.
+        # Environment of an exec plug-in: {name: AWS_SECRET_ACCESS_KEY, value: ...}.
         named = value["name"] if isinstance(value.get("name"), str) and "value" in value else ""
         for key, inner in value.items():
             yield from _of_user(inner, secret=bool(_SECRET.search(str(key))) or (key == "value" and bool(named)))

@@ -1,1 +1,1 @@
-"""What sensors wait for: conditions, how a job is judged by them, and one look at a job for all who wait for it."""
+"""Conditions of sensors, their evaluation, and one observation of a job for all sensors that wait for it."""

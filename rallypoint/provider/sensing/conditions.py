@@ -1,6 +1,6 @@
-"""What sensors wait for, as frozen values of plain words that check themselves. How it is judged is in `evaluation.py`.
+"""Conditions of sensors as frozen dataclasses, which validate themselves. `evaluation.py` evaluates them.
 
-This is read wherever a DAG is parsed, and so names the words of records and statuses instead of importing them.
+This module is imported when a DAG is parsed, so it repeats names of phases and conditions instead of importing them.
 """
 
 from __future__ import annotations
@@ -24,26 +24,26 @@ __all__ = [
     "StateCondition",
 ]
 
-#: Stands for any end of a job.
+#: Name for any end of a job.
 ENDED = "Ended"
 
-#: What `StateCondition.phase` may be: phases of a record (supervision/record.py), or an end.
+#: Values of `StateCondition.phase`: phases of a record (supervision/record.py), or an end.
 PHASES = ("Suspended", "Resuming", "Running", "Resetting", "Suspending", "Succeeded", "Failed", ENDED)
 
-#: What `StateCondition.condition` may be: the conditions of a record.
+#: Values of `StateCondition.condition`: the conditions of a record.
 CONDITIONS = ("QuotaReserved", "ResourcesDeployed", "PodsReady", "Unhealthy", "DeletingResources")
 
-#: What `HangCondition.level` may be: the states of a hang (wire/hang.py).
+#: Values of `HangCondition.level`: the states of a hang (wire/hang.py).
 LEVELS = ("doubt", "verdict")
 
 
 class Condition:
-    """What a job is waited for with. Leaves are frozen dataclasses of plain values, and raise `OptionError` for wrong ones."""
+    """Base class of conditions. Subclasses are frozen dataclasses, and raise `OptionError` for invalid values."""
 
-    #: Names the condition in a trigger's arguments.
+    #: Name of the condition in a trigger's arguments.
     kind: ClassVar[str]
 
-    #: Whether it asks for progress, which is written down seldom where writing costs somebody something.
+    #: Whether the condition needs live progress, which is stored only rarely.
     live: ClassVar[bool] = False
 
     def words(self) -> dict[str, Any]:
@@ -54,13 +54,13 @@ class Condition:
 
 @dataclass(frozen=True, kw_only=True)
 class StateCondition(Condition):
-    """A phase, or a condition that has a value; exactly one of the two is asked for.
+    """A phase, or a condition with a value; exactly one of the two is set.
 
     Attributes:
-        phase: one of `PHASES`; "" when a condition is asked for.
-        condition: one of `CONDITIONS`, as it is in the job's record; "" when a phase is asked for.
-        value: which value of the condition.
-        stable_for: seconds for which it has to be so without a break.
+        phase: one of `PHASES`; "" if `condition` is set.
+        condition: one of `CONDITIONS`, as in the job's record; "" if `phase` is set.
+        value: expected value of the condition.
+        stable_for: seconds for which the phase or condition must hold without a break.
     """
 
     kind: ClassVar[str] = "state"
@@ -84,12 +84,12 @@ class StateCondition(Condition):
 
 @dataclass(frozen=True, kw_only=True)
 class RendezvousCondition(Condition):
-    """A round that trains and is large enough; or, with `missing_for`, that for so long there was none.
+    """A running round of a minimum size; or, with `missing_for`, the absence of such a round for some time.
 
     Attributes:
-        min_nodes: nodes of the round; 0 is 1, and with `missing_for` all nodes that the job would have.
-        min_world_size: ranks of the round; 0 is any number.
-        stable_for: seconds for which one and the same world has to train.
+        min_nodes: minimum nodes of the round; 0 means 1, and with `missing_for` the maximum size of the job.
+        min_world_size: minimum ranks of the round; 0 for any number.
+        stable_for: seconds for which the same round must train.
         missing_for: None to wait for the round; or seconds for which, in an attempt that had a round already, fewer nodes or
             ranks train than that.
     """
@@ -118,11 +118,11 @@ class RendezvousCondition(Condition):
 
 @dataclass(frozen=True, kw_only=True)
 class ProgressCondition(Condition):
-    """Exactly one of three: a step, a metric on one side of a value, or no newer step for a while.
+    """Exactly one of three: a step, a bound of a metric, or no newer step for some time.
 
     Attributes:
-        min_step: a step of at least this was reported; 0 when something else is asked for.
-        metric: its last reported value is `above` or more, or `below` or less.
+        min_step: minimum reported step; 0 if unused.
+        metric: name of a metric whose last value must be at least `above`, or at most `below`.
         no_progress_for: seconds in which a world trains, or tries to, and no step above the highest one comes; 0 when
             something else is asked for. What a script that reports no steps does is not known, and not counted.
     """
@@ -154,14 +154,14 @@ class ProgressCondition(Condition):
 
 @dataclass(frozen=True, kw_only=True)
 class HangCondition(Condition):
-    """A hang that the coordinator doubts or has judged.
+    """A hang that the coordinator suspects or has confirmed.
 
     A verdict is met by one that stands, and by an incident of any attempt of the present run: what was healed quickly was a
     hang, too.
 
     Attributes:
-        level: `doubt` (met by a verdict as well) or `verdict`.
-        evidence: whether the finding tells all that is kept of the incidents: ranks, stacks.
+        level: `doubt` (also true for a verdict) or `verdict`.
+        evidence: whether the finding contains all data of the incidents: ranks, stacks.
     """
 
     kind: ClassVar[str] = "hang"

@@ -34,7 +34,7 @@ def judge_hang(
     seen: Seen,  # noqa: ARG001  all judges are called alike
     memory: Memory,
 ) -> tuple[Finding, Memory]:
-    """Look at what the coordinator says now, and at the incidents that it or the record has kept."""
+    """Evaluate the present status of the coordinator, and the stored incidents."""
     hang: Hang | None = value_of(status, "hang") if status is not None else None
     incidents = _hangs(record, status)
     values = {**job_values(record, status), "hang": _level(hang, incidents), "culprits": _culprits(hang, incidents)}
@@ -88,7 +88,7 @@ def _text(record: JobRecord, hang: Hang | None, incidents: tuple[Incident, ...])
 def judge_progress(
     asked: ProgressCondition, record: JobRecord, status: JobStatus | None, seen: Seen, memory: Memory
 ) -> tuple[Finding, Memory]:
-    """Take the newer of what the coordinator says and what the record has."""
+    """Evaluate the newer progress of coordinator and record."""
     progress = status.progress if status is not None and status.progress.step is not None else record.progress
     values = {**job_values(record, status), "step": progress.step, "metrics": dict(progress.metrics)}
     if asked.no_progress_for:
@@ -149,7 +149,7 @@ def _so_far(record: JobRecord, progress: Progress) -> str:
 def judge_state(
     asked: StateCondition, record: JobRecord, status: JobStatus | None, seen: Seen, memory: Memory
 ) -> tuple[Finding, Memory]:
-    """Compare with the record, which is the truth about both."""
+    """Compare with the record."""
     values = job_values(record, status)
     so = _is_so(asked, record)
     memory = memory.marked("so" if so else "", seen)
@@ -184,7 +184,7 @@ def _wanted_state(asked: StateCondition) -> str:
 def judge_world(
     asked: RendezvousCondition, record: JobRecord, status: JobStatus | None, seen: Seen, memory: Memory
 ) -> tuple[Finding, Memory]:
-    """Look at the world of the last closed round."""
+    """Evaluate the nodes and ranks of the last round."""
     if asked.missing_for is None:
         return _complete(asked, record, status, seen, memory)
     return _missing(asked, record, status, seen, memory, asked.missing_for)
@@ -263,7 +263,7 @@ _JUDGES: dict[type[Condition], Any] = {
 
 
 def judge(condition: Condition, name: str, seen: Seen, memory: Memory) -> tuple[Finding, Memory]:
-    """Say whether a job, or a role of it, is where it is expected, may still come there, or cannot any more."""
+    """Return whether the condition of a job or role is true, still possible, or no longer possible."""
     refused = "" if seen.roles is None else _refused_role(condition, name, seen.role, seen.roles)
     if refused:
         return Finding(found=Found.IMPOSSIBLE, text=refused, values={"job": name}), memory

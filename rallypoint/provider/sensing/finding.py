@@ -1,4 +1,4 @@
-"""What a look at a job found: the value that travels from a trigger to its sensor."""
+"""Result of one evaluation of a condition: the value that a trigger sends to its sensor."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ __all__ = ["Finding", "Found"]
 
 
 class Found(str, enum.Enum):
-    """What a look at a job says."""
+    """Result of an evaluation."""
 
     WAITING = "waiting"
     MET = "met"
-    ERROR = "error"  #: watching failed; the job may well be healthy
-    IMPOSSIBLE = "impossible"  #: the job has ended, or is gone: what was waited for cannot come any more
+    ERROR = "error"  #: the observation failed; the job may be healthy
+    IMPOSSIBLE = "impossible"  #: the job has ended or was deleted, so the condition is no longer possible
 
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """What a look found, in one word, in one sentence, and as values for XCom.
+    """Result of an evaluation: as an enum, as a sentence, and as values for XCom.
 
-    `wake`: seconds after which the same sight may be judged differently, None where only news can change it.
+    `wake`: seconds after which the result may change without a new observation, None if only a new observation can change it.
     """
 
     reported: ClassVar[bool] = True

@@ -14,7 +14,7 @@ from rallypoint.wire.status import JobStatus
 
 __all__ = ["GAP", "Memory", "Seen", "job_values", "not_yet"]
 
-#: Seconds between two looks that count as waited, at the most.
+#: Maximum seconds between two observations that count as waiting time.
 GAP = 120.0
 
 _OVER = (Phase.SUCCEEDED, Phase.FAILED, Phase.TERMINATING)
@@ -22,7 +22,7 @@ _OVER = (Phase.SUCCEEDED, Phase.FAILED, Phase.TERMINATING)
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """One look at a job.
+    """One observation of a job.
 
     Attributes:
         record: the job's, None when there is no such job.
@@ -45,7 +45,7 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """What is kept from one look to the next.
+    """State that is kept between two observations.
 
     Attributes:
         uid: of the job that was seen, "" before one was.
@@ -79,7 +79,7 @@ class Memory:
 
 
 def job_values(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
-    """Return what every finding tells of its job."""
+    """Return the values about the job that each finding contains."""
     world = {"round": 0, "nodes": 0, "world_size": 0}
     if status is not None:
         world = {"round": status.fence.round, "nodes": len(status.world), "world_size": status.world_size}
@@ -87,7 +87,7 @@ def job_values(record: JobRecord, status: JobStatus | None) -> dict[str, Any]:
 
 
 def not_yet(what: str, record: JobRecord, values: dict[str, Any], *, wake: float | None = None, so_far: str = "") -> Finding:
-    """Return that `what` has not come: it still may, unless the job is over."""
+    """Return a finding for a condition that is not true yet; after the end of the job it is impossible."""
     if record.phase in _OVER:
         failed = record.verdict is not None and record.phase is Phase.FAILED
         verdict = f": {record.verdict.message}" if record.verdict is not None and failed else ""

@@ -1,4 +1,4 @@
-"""Looking at a job without touching it, for sensors: once from a worker, or until something is so from the triggerer.
+"""Read-only observation of jobs for sensors: once from a worker, or continuously from the triggerer.
 
 Importing this takes half a second, so the trigger imports it in a thread.
 """

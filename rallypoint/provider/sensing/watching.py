@@ -33,7 +33,7 @@ __all__ = ["JobConditionTrigger", "read_condition"]
 
 
 class JobConditionTrigger(BaseTrigger):
-    """Waits until a job is where a sensor expects it, or cannot come there any more.
+    """Waits until the condition of a sensor is true or no longer possible.
 
     Its arguments are identifiers, and bear the names of the sensor's own: Airflow renders the templates of those when a task
     is started from its trigger. `poll_interval` is in seconds.

@@ -1,4 +1,4 @@
-"""Which job a sensor means: one that it names, or the one of another task of its DAG run, which pushes the name to XCom."""
+"""The job of a sensor: named directly, or by another task of the DAG run, which pushes the name to XCom."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The page of one job as plain values: what the tab shows, and what a task publishes. Pure but for reading the backend."""
+"""The page of one job as plain values, for the tab and for publication by a task. Pure except for reading the backend."""

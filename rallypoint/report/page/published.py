@@ -21,30 +21,30 @@ __all__ = ["LIMIT", "PAGE_KEY", "published_page"]
 #: The XCom.
 PAGE_KEY = "rallypoint_page"
 
-#: Bytes of JSON that a task publishes at the most.
+#: Maximum bytes of JSON that a task publishes.
 LIMIT = 48 * 1024
 
-#: What a larger page is published without, in this order; of incidents and story the newest stay.
+#: Parts that are omitted from a larger page, in this order; the newest incidents and entries are kept.
 _LEAST_USEFUL = ("nodes", "curves", "story", "faults", "roles")
 _FEW = 20
 
-#: Items of a part that cannot fit; their text is not even made.
+#: Maximum items of a part.
 _MANY = 4000
 
 
 async def published_page(
     backend: Backend, name: str, *, tries: Mapping[str, int], place: str, live: bool = False
 ) -> dict[str, Any] | None:
-    """Return the page of a job as plain JSON, None where there is no such job. Raises `BackendError`.
+    """Return the page of a job as plain JSON; None if the job does not exist. Raises `BackendError`.
 
-    It holds nothing of what the script wrote to its log but the one line of each error.
+    It contains no log lines of the script except one line of each error.
 
     Args:
         backend: of the job.
         name: of the job.
         tries: number of the task's try, by its id.
         place: where the job is, in words.
-        live: the job goes on, and a newer page will follow; otherwise the page is for when the job is gone.
+        live: the job runs, and a newer page will follow; otherwise this is the final page.
     """
     stored = await backend.load(name)
     if stored is None:

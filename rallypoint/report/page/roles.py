@@ -64,7 +64,7 @@ def _facts(story: Story, roles: tuple[RoleStory, ...]) -> Iterator[Fact]:
 
 
 def _logs(story: Story, roles: tuple[RoleStory, ...], site: Site | None) -> Iterator[LogPlace]:
-    """Yield where the logs of each role are: of what failed first, the newest first, and of the first instance."""
+    """Yield the logs of each role: of the instances that failed first, newest first, and of the first instance."""
     base = "" if site is None else " ".join(("rallypoint", "logs", story.record.name, *site.options()))
     for role in roles:
         # Of a simple role the job's own incidents say which instance it was: their reasons begin with its name.
@@ -81,7 +81,7 @@ _AGAIN = {"instance": "restart instance", "role": "restart role", "job": "reset 
 
 
 def _of_instance(fault: Fault, incident: Incident) -> Fault:
-    """Return an incident of the job in the words of roles: its instances are no workers."""
+    """Return an incident of a job with several roles, with instances instead of workers in its texts."""
     cause = {Cause.PROCESS: "Instance failed", Cause.NODE: "Instance lost"}.get(incident.cause)
     if incident.rule not in _AGAIN or cause is None:
         return fault
@@ -120,5 +120,5 @@ def roles_page(
 
 
 def roles_as_of(record: JobRecord, jobs: Iterable[RoleJob]) -> float:
-    """Return of when the newest is that is known of a job or of its elastic roles."""
+    """Return the time of the newest data about a job or its elastic roles."""
     return max([as_of(record, None), *(as_of(job.record, job.status) for job in jobs if not record.finished)])

@@ -1,6 +1,6 @@
-"""What the page shows, as plain values: the browser gets them as JSON and draws, and decides nothing. Pure.
+"""The page as plain values: the browser gets them as JSON and only draws them. Pure.
 
-All times are seconds since the epoch. Texts are for people and ready to be shown.
+All times are seconds since the epoch. Texts are complete and ready to be shown.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAGE_VERSION = 1
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """One figure: `text` large, `note` small."""
+    """One figure: `text` in large letters, `note` in small letters."""
 
     label: str
     text: str
@@ -40,9 +40,9 @@ class Fact:
 
 @dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One incident, as it is told: what broke where, what was done about it by which rung, and what it cost.
+    """One incident: the fault, the action and the cost.
 
-    `recovered` is how it ended, `training resumed after 4.4 s`, "" while it has not.
+    `recovered`: how it ended, `training resumed after 4.4 s`, "" while it has not.
     `tail` is the culprit's last lines, `evidence` where each rank of a world stood that hangs.
     """
 
@@ -74,9 +74,9 @@ class Fault:
 
 @dataclass(frozen=True, kw_only=True)
 class RankCell:
-    """One worker; `step` None where it reports none. `faults` counts those in which it was the first to break.
+    """One worker; `step` is None if it reports none. `faults` counts the faults in which it failed first.
 
-    `behind`: steps behind the furthest rank, 0 where that is no more than agents speaking at different moments.
+    `behind`: steps behind the furthest rank, 0 if the difference can come from the time of the reports.
     """
 
     limits: ClassVar = {"step": WHOLE, "behind": WHOLE, "faults": WHOLE, "pid": PID}
@@ -113,7 +113,7 @@ class Point:
 
 @dataclass(frozen=True, kw_only=True)
 class Curve:
-    """Something over time. `stepped`: it keeps its value until the next point."""
+    """A value over time. `stepped`: it keeps its value until the next point."""
 
     name: str
     unit: str
@@ -124,7 +124,7 @@ class Curve:
 
 @dataclass(frozen=True, kw_only=True)
 class Line:
-    """One line of the story; `fault` is the number of the incident that it tells of, 0 for none."""
+    """One entry of the timeline; `fault` is the number of its incident, 0 for none."""
 
     at: float
     text: str
@@ -133,7 +133,7 @@ class Line:
 
 @dataclass(frozen=True, kw_only=True)
 class LogPlace:
-    """Where a log is; `rank` -1 is that of the task. `command` prints it at a terminal. `role`: of a job with several."""
+    """A log; `rank` -1 is the log of the task. `command` prints it on a terminal. `role`: in a job with several roles."""
 
     rank: int
     label: str
@@ -178,16 +178,16 @@ class RolePart:
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """Everything that is shown of one job.
+    """All displayed data of one job.
 
     Attributes:
         state, mood, title: how it is; `advice` says what to do.
-        live: it is worth asking again soon.
-        coming: what happens at which moment unless something changes, the next first.
-        as_of: of when the newest of this is; 0 where nothing is known.
-        kept: it is told from what the task has kept, since the job itself is gone.
+        live: the browser reloads it.
+        coming: running clocks and their effects, the next first.
+        as_of: time of the newest data; 0 if unknown.
+        kept: the data was published by the task, because the job no longer exists.
         roles: of a job with several.
-        notice: why this is not the newest state of the job; "" where it is.
+        notice: why this is not the newest state of the job; else "".
     """
 
     reported: ClassVar[bool] = True

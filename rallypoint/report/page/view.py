@@ -1,4 +1,4 @@
-"""Render the story of a job as the page of the tab. Pure: the same job is the same page."""
+"""Render the report of a job as the page of the tab. Pure: the same job gives the same page."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CURVES, _SAMPLES = 16, 128
 
 
 def curves(status: JobStatus | None) -> tuple[Curve, ...]:
-    """Return the curves of the current attempt; without steps there is the size of the world alone."""
+    """Return the curves of the current attempt; without steps, only the curve of the world size."""
     if status is None or not status.samples:
         return ()
     samples = status.samples[-_SAMPLES:]
@@ -71,7 +71,7 @@ def _of_steps(steps: Sequence[Sample]) -> Iterator[Curve]:
 
 
 def _rate(earlier: Sample, later: Sample) -> float | None:
-    """Return steps per second between two samples; None across rounds, where something else took the time."""
+    """Return steps per second between two samples; None across rounds."""
     forward = (later.step or 0) - (earlier.step or 0)
     if later.round != earlier.round or later.at <= earlier.at or forward < 0:
         return None
@@ -99,7 +99,7 @@ def _of_world(samples: Sequence[Sample]) -> Curve:
 
 
 def _curve(name: str, samples: Sequence[Sample], value: Callable[[Sample], float | None], spelled: str) -> Curve:
-    """Return a curve that is broken where a round ends: what was lost is not drawn as a slope."""
+    """Return a curve with a gap at the end of each round, so that lost steps are not drawn as a slope."""
     points: list[Point] = []
     for place, sample in enumerate(samples):
         if place and sample.round != samples[place - 1].round:
@@ -111,19 +111,19 @@ def _curve(name: str, samples: Sequence[Sample], value: Callable[[Sample], float
 
 
 def _finite(value: float | None) -> float | None:
-    """Return the number, None for one that JSON cannot tell."""
+    """Return the number; None for numbers that JSON does not have."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
-#: Ranks that are shown one by one; a larger world is shown by node.
+#: Maximum number of ranks that are shown one by one; larger rounds are shown by node.
 RANKS = 4096
 
-#: Seconds that a rank may be behind, and steps: agents do not speak at the same moment.
+#: Seconds and steps that a rank may be behind, because agents report at different times.
 _SLACK, _SLACK_STEPS = 10.0, 2
 
 
 def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iterator[NodeRow]:
-    """Yield the nodes of the world, and then those that wait for a place; none where the coordinator is silent."""
+    """Yield the nodes of the round, then the waiting nodes; none without a recent status."""
     if status is None:
         return
     of_rank, of_node = Counter[int](), Counter[int]()
@@ -197,7 +197,7 @@ _TEXT = 2000
 
 
 def as_of(record: JobRecord, status: JobStatus | None) -> float:
-    """Return of when the newest is that is known: the page counts up to here, so that it changes only when something does."""
+    """Return the time of the newest data: ages on the page end here, so the page changes only with its data."""
     ended = record.attempts[-1].ended_at if record.attempts and record.finished else None
     if ended is not None:
         return ended
@@ -218,14 +218,14 @@ def page_of(
     """Return the page of a job of one role.
 
     Args:
-        record: what its supervisor remembers.
-        status: the coordinator's last word; one of an earlier attempt, or of an earlier job of the name, is left out.
+        record: of the supervisor.
+        status: the coordinator's last status; a status of another attempt or job is ignored.
         now: seconds since the epoch up to which what goes on is counted; `as_of` tells it.
-        plan: what runs; without it nobody knows which clocks run.
+        plan: of the job; without it, the running clocks are unknown.
         site: where the job is, for the commands that read its logs.
         tries: numbers of the task's tries, by the owner that each was.
-        label: the place, in words.
-        status_age: seconds since the coordinator's last word; None where that is not known.
+        label: description of the place.
+        status_age: seconds since the coordinator's last status; None if unknown.
     """
     decision = _decision(record, plan)
     tries = tries or {}
@@ -278,7 +278,7 @@ def _decision(record: JobRecord, plan: Plan | None) -> Decision | None:
 
 
 def plain_page(headline: Headline, *, job: str = "", now: float = 0.0) -> Page:
-    """Return a page that has nothing to show but a sentence."""
+    """Return a page that contains only a sentence."""
     return Page(
         state=headline.state,
         mood=headline.mood,
@@ -291,7 +291,7 @@ def plain_page(headline: Headline, *, job: str = "", now: float = 0.0) -> Page:
 
 
 def keepsake(page: Page, *, live: bool = False) -> Page:
-    """Return the page as a task publishes it: without anything that a script wrote to its log.
+    """Return the page for publication by a task, without log lines of the script.
 
     `live`: a newer one will follow; otherwise it is for when the job is gone.
     """
@@ -380,7 +380,7 @@ _CAUSES = {
 
 
 def fault_of(number: int, incident: Incident, record: JobRecord) -> Fault:
-    """Return an incident as the page tells it, with texts of the size that they have in a record."""
+    """Return an incident in the form of the page, with texts of the size that a record allows."""
     incident = trim_incident(incident, whole=True)
     culprit = incident.culprit
     return Fault(
@@ -449,7 +449,7 @@ def _coming(story: Story) -> Iterator[Line]:
 
 
 def _with_tries(text: str, tries: Mapping[str, int]) -> str:
-    """Return the text with tries of this task in the place of ids that nobody knows by heart."""
+    """Return the text with `try N of this task` instead of the ids of tries."""
     for owner, number in tries.items():
         text = text.replace(owner, f"try {number} of this task")
     return text

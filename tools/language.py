@@ -265,9 +265,11 @@ def _plain(text: str) -> str:
 
 
 def _parser_texts(parser: argparse.ArgumentParser, place: str) -> Iterator[Text]:
-    for text in (parser.description, parser.epilog):
-        if text:
-            yield Text(kind="help", place=place, text=" ".join(text.split()))
+    for line in re.split(r"\n\s*\n|\n(?=  )", "\n\n".join(filter(None, (parser.description, parser.epilog)))):
+        example, _, text = line.strip().partition("   ")  # an indented line of examples, or a paragraph
+        text, beside = (text, example) if text.strip() else (line, "")
+        if text.strip():
+            yield Text(kind="help", place=place, text=" ".join(text.split()), beside=beside)
     for action in parser._actions:  # noqa: SLF001 - there is no other list
         if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
             for choice in action._choices_actions:  # noqa: SLF001
@@ -303,7 +305,7 @@ def _start(node: ast.AST) -> str:
     position = _EXPECTED.get(_name(node), -1)
     if not isinstance(call, ast.Call) or (position < 0 and _name(node) != "Problem"):
         return ""
-    field = _field(call.args[max(position - 2, 0)]) if position != 0 and call.args else "FIELD"
+    field = _field(call.args[max(position - 2, 0)]) if position != 0 and call.args else "<field>"
     return f"{field}: <value> is not allowed; expected " if position >= 0 else f"{field}: "
 
 

@@ -41,7 +41,7 @@ def add(commands: Commands) -> None:
     what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new random token")
     parser.add_argument("--owner", metavar="UID", default="", help="UID of the AppWrapper that owns the Secret")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
-    set_option(parser, "a setting of FILE to a YAML value, as in numPods=8")
+    set_option(parser, "a key of FILE to a YAML value, as in numPods=8")
     parser.set_defaults(run=run)
 
 

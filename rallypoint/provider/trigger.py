@@ -78,7 +78,7 @@ class ElasticTrainingTrigger(BaseTrigger):
         try:
             await preparation
         except Exception as error:  # noqa: BLE001  it only saves time later
-            self.log.warning("Cannot import in advance the modules that delete the job if the task is cancelled: %s", error)
+            self.log.warning("Cannot import the modules that the trigger needs if the task is cancelled: %s", error)
         yield TriggerEvent(await asyncio.to_thread(ending_event, ending))
 
     async def on_kill(self) -> None:

@@ -46,7 +46,7 @@ class State:
 
     def __init__(self, **parts: Any) -> None:
         if not parts:
-            raise ValueError("State: has no parts; expected at least one, such as model=")
+            raise ValueError("State(): no parts are given; expected at least one, such as model=model")
         for name in parts:
             if hasattr(type(self), name):
                 raise ValueError(f"State: {name!r} is not allowed as the name of a part, because it is a method")

@@ -172,7 +172,7 @@ class _Decoder:
             return {name: self.value(item, depth - 1) for name, item in tree.items()}
         reader = self._readers.get(key)
         if reader is None or len(tree) != 1:
-            raise ProtocolError(f"value: key {key[:40]!r} is not allowed")
+            raise ProtocolError(f"value: unknown type {key[:40]!r}")
         return reader(tree[key], depth - 1)
 
     def _items(self, told: Any, depth: int) -> list[Any]:
@@ -185,11 +185,11 @@ class _Decoder:
         try:
             return {key: value for key, value in pairs}  # noqa: C416  the pairs are checked by unpacking them
         except (TypeError, ValueError) as error:
-            raise ProtocolError("value: expected pairs of a key and a value") from error
+            raise ProtocolError("value: invalid dict; expected a list of pairs of key and value") from error
 
     def _buffer(self, index: Any) -> Buffer:
         if type(index) is not int or not 0 <= index < len(self._buffers):
-            raise ProtocolError(f"value: buffer {str(index)[:40]} does not exist; the message has {len(self._buffers)}")
+            raise ProtocolError(f"value: refers to buffer {str(index)[:40]}, but the message has {len(self._buffers)} buffers")
         return self._buffers[index]
 
     def _shaped(self, told: Any, size: int) -> tuple[Any, ...]:

@@ -151,5 +151,5 @@ def test_a_server_without_the_secret_is_refused():
 
 def test_another_program_at_the_address_is_refused():
     """The error does not depend on what that program sends."""
-    with pytest.raises(ProtocolError, match="does not answer calls"):
+    with pytest.raises(ProtocolError, match="does not support this version of calls"):
         frames.answer_greeting(b"secret", b"HTTP/1.1 400 Bad Request"[: frames.GREETING_SIZE], b"c" * 16)

@@ -117,7 +117,9 @@ def field_rule(field: Field) -> Rule:
         return _OF_THE_JOB[name]
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
-        raise LookupError(f"{block}.{name}: no validation rule is declared for this field, so no argument can set it; declare a Rule")
+        raise LookupError(
+            f"{block}.{name}: no validation rule is declared for this field, so no argument can set it; declare a Rule"
+        )
     return rule
 
 

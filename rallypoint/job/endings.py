@@ -129,7 +129,7 @@ _PATTERN = Rule(
 
 
 class EndingRule(Model):
-    """A rule for ends of processes: an end that matches all given conditions gets `answer`. The first matching rule decides."""
+    """A rule for exits of workers and nodes. The first rule whose fields all match defines the reaction."""
 
     other_names: ClassVar[Mapping[str, str]] = {"exit_code": "exit_codes", "signal": "signals"}
 

@@ -178,7 +178,7 @@ _MINUTES = Rule(
 
 
 class FaultTolerance(Model):
-    """Rules of the supervisor for the whole job; grace periods and pauses are those of AppWrapper, from 0s to 24h."""
+    """How the supervisor reacts to failures of the whole job. Grace periods and pauses range from 0s to 24h."""
 
     retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Budgets.retry_limit
     """How often the whole job is restarted; a job has at most `retry_limit + 1` attempts."""
@@ -227,7 +227,7 @@ class FaultTolerance(Model):
 
 
 class BudgetRefill(Model):
-    """When faults stop to count against a budget. With all fields off, they count for ever."""
+    """When faults no longer count against a budget. By default, they always count."""
 
     window: Annotated[float, _PERIOD] = 0.0
     """Only faults within this time count; 0s: all faults count."""
@@ -251,7 +251,7 @@ class Refills(Model):
 
 
 class _Recovery(Model):
-    """Recovery of single workers and nodes within one attempt."""
+    """How single workers and nodes are restarted and replaced within one attempt."""
 
     other_names: ClassVar[Mapping[str, str]] = {"relaunch_on_worker_failure": "node_replacements"}
 
@@ -301,7 +301,7 @@ class Rendezvous(Model):
 
 
 class _Health(Model):
-    """Leases and reports between coordinator and agents."""
+    """How lost nodes, hangs and faulty nodes are detected."""
 
     other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
 

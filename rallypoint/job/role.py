@@ -67,7 +67,7 @@ _Environment = Annotated[dict[Annotated[str, VARIABLE], Annotated[str, SCALAR]],
 
 
 class Resources(Model):
-    """Resources of one node, as Kubernetes quantities. A missing limit equals the request."""
+    """Resources that one node requests, as Kubernetes quantities. By default, each limit is equal to the request."""
 
     cpu: Annotated[str, QUANTITY] = ""
     """Cores: `4`, `500m`."""
@@ -114,7 +114,7 @@ class NodeGroupFailover(Model):
 
 
 class _Role(Model):
-    """Nodes that run the same program. In the short form, its fields are at the top level of the document."""
+    """A part of the job with its own entrypoint and resources. The fields of a single role can be written at the top level."""
 
     name: Annotated[str, NAME] = DEFAULT_ROLE
     """Name of the role, unique within the job; the key, if `roles` is a mapping."""

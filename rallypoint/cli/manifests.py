@@ -61,7 +61,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--resource-claims",
         action="store_true",
-        help="allow supervisors to create ResourceClaimTemplates, for roles that share GPUs",
+        help="allow supervisors to create ResourceClaims, for roles that share GPUs",
     )
     parser.add_argument(
         "--job", metavar="NAME", default="", help="network-policy: the job whose pods may connect to each other"

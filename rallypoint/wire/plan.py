@@ -352,6 +352,8 @@ class Plan:
         rpc_pickle: calls between roles may contain pickles.
         job: the job that this is the elastic role of; "" for a job of its own.
         queue_group, queue_group_total: of an elastic role of a job in a Kueue queue: the pod group of that job, its size.
+        place, place_claim: of an elastic role in a group of roles: beginning of the label of the pods of one machine, and of
+            the name of the claim of their devices; the number of the node comes on top.
         roles: of a job with several or simple ones, as JSON (wire/role_plans.py); all other fields then hold for the whole job.
         grace: periods of the supervisor.
         budgets: limits of recovery.
@@ -400,6 +402,8 @@ class Plan:
     job: str = ""
     queue_group: str = ""
     queue_group_total: int = 0
+    place: str = ""
+    place_claim: str = ""
     roles: tuple[dict[str, Any], ...] = ()
     grace: GracePeriods = GracePeriods()
     budgets: Budgets = Budgets()

@@ -158,6 +158,18 @@ class RolesJob:
 
         await eventually_async(said, timeout=30.0, every=0.1, why=lambda: f"node {node} of {role} should take {word!r}")
 
+    async def machines(self, role: str) -> dict[str, str]:
+        """Return the machine of each pod of a role by the number of its node or group."""
+        site = self.site
+        assert isinstance(site, ClusterSite)
+        pods = [*await site.living(self.job.name, "unit"), *await site.living(f"{self.job.name}-{role}", "node")]
+        found = {}
+        for pod in pods:
+            containers = {one["name"].rpartition("-")[0] for one in pod["spec"]["containers"]}
+            if pod["metadata"]["labels"]["rallypoint.dev/job"] != self.job.name or role in containers:
+                found[pod["metadata"]["labels"]["rallypoint.dev/node"]] = pod["spec"]["nodeName"]
+        return found
+
     async def round(self, number: int, role: str = "trainer") -> None:
         """Wait until an elastic role is in a round."""
         told: list[JobStatus | None] = [None]

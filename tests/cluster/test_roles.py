@@ -127,6 +127,21 @@ async def test_a_role_that_fails_too_often_resets_the_job_and_then_fails_it(site
     assert [(step.level, step.attempt) for step in record.conductor.history] == [(Level.JOB, 1), (Level.NONE, 2)]
 
 
+async def test_an_elastic_role_runs_on_the_machine_of_its_group(place: ClusterSite) -> None:
+    """A lost node of it is replaced on that machine, and the other roles keep their processes."""
+    together = [{"name": "pair", "roles": ["trainer", "server"]}]
+    roles = {"trainer": {**TRAINER, "instance_resources": {"gpus": 0}}, "server": {**SERVER, "total": 2}, "driver": SIMPLE}
+    async with roles_job(place, roles, groups=together) as job:
+        before = await job.run("driver-0", "server-0", "server-1", nodes=2)
+        await job.round(1)
+        assert await job.machines("trainer") == await job.machines("server")
+        await place.lose_node(f"{job.job.name}-trainer", 1)
+        await job.round(2)
+        assert await job.run("driver-0", "server-0", "server-1", nodes=2) == before
+        assert await job.machines("trainer") == await job.machines("server")
+        assert await job.steps() == []
+
+
 async def test_a_drained_pod_is_lost_and_not_failed(place: ClusterSite) -> None:
     """Somebody deletes it with its grace: the server ends with code 0, which is no success of it."""
     async with roles_job(place, {"driver": SIMPLE, "server": SERVER}) as job:

@@ -66,6 +66,13 @@ def test_flagged_devices_are_never_used() -> None:
     assert choose_exclusion(BAD, FLAGGED, [host_view(machine("a"))], role()) == Exclusion(required=FLAGGED)
 
 
+def test_a_group_of_roles_stays_together() -> None:
+    """A pod that must run beside the others of its group cannot be kept off their machine."""
+    chosen = choose_exclusion(BAD, FLAGGED, [host_view(machine("a")), host_view(machine("c"))], role(), grouped=True)
+
+    assert chosen == Exclusion(preferred=BAD | FLAGGED)
+
+
 def record(*incidents: Incident) -> JobRecord:
     return JobRecord(name="digits", uid="u", digest="d", owner="cli", created_at=0.0, attempt=1, term=1, incidents=incidents)
 

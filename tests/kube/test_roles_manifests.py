@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.blueprint import draw
-from rallypoint.backends.kubernetes.labels import JOB, PARENT, UID
+from rallypoint.backends.kubernetes.labels import JOB, PARENT, TOGETHER, UID
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.blueprint import serving
@@ -81,7 +81,7 @@ def test_collocated_roles_share_a_pod_and_its_devices():
     first, second = pods(blueprint)
     assert [one["name"] for one in first["spec"]["containers"]] == ["rollout-0", "rollout-1", "judge-0"]
     assert [one["name"] for one in second["spec"]["containers"]] == ["rollout-2", "rollout-3", "judge-1"]
-    assert [env_of(one)["CUDA_VISIBLE_DEVICES"] for one in first["spec"]["containers"]] == ["0", "0", "1"]
+    assert [env_of(one)["CUDA_VISIBLE_DEVICES"] for one in first["spec"]["containers"]] == ["0", "1", "0"]
     (template,) = (one for one in blueprint.objects if one["kind"] == "ResourceClaimTemplate")
     assert template["spec"]["spec"]["devices"]["requests"][0]["exactly"] == {"deviceClassName": "gpu.nvidia.com", "count": 2}
     for pod in (first, second):
@@ -93,6 +93,51 @@ def test_collocated_roles_share_a_pod_and_its_devices():
     rollout = first["spec"]["containers"][0]
     assert rollout["resources"]["requests"] == {"cpu": "2", "memory": "1088Mi", "ephemeral-storage": "5Gi"}
     assert rollout["resources"]["limits"] == rollout["resources"]["requests"]
+
+
+def test_an_elastic_role_shares_machines_and_devices_with_its_group():
+    """Node I and the pod of group I run on one machine and have one claim; worker K has the device of instance K."""
+    trainer = role(TRAINER, nodes=2, nproc_per_node=2, instance_resources={"gpus": "1/2"})
+    shared = {"total": 4, "per_group": 2, "instance_resources": {"gpus": "1/2"}}
+    blueprint = drawn(
+        {"trainer": trainer, "rollout": role(ROLLOUT, **shared), "judge": role(ROLLOUT, driver=True)},
+        groups=[{"name": "pair", "roles": ["trainer", "rollout"]}],
+    )
+
+    nodes, units = pods(blueprint, "node"), [pod for pod in pods(blueprint) if "pair" in pod["metadata"]["name"]]
+    claims = {one["metadata"]["name"]: one["spec"] for one in blueprint.objects if one["kind"] == "ResourceClaim"}
+    assert [len(claims), len(nodes), len(units)] == [2, 2, 2]
+    assert {spec["devices"]["requests"][0]["exactly"]["count"] for spec in claims.values()} == {2}
+    assert not [one for one in blueprint.objects if one["kind"] == "ResourceClaimTemplate"]
+    for node, unit in zip(nodes, units, strict=True):
+        label = node["metadata"]["labels"][TOGETHER]
+        assert unit["metadata"]["labels"][TOGETHER] == label
+        for pod in (node, unit):
+            (term,) = pod["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+            assert term == {"labelSelector": {"matchLabels": {TOGETHER: label}}, "topologyKey": "kubernetes.io/hostname"}
+            assert [one["resourceClaimName"] for one in pod["spec"]["resourceClaims"]] == [
+                f"rl-{PLACEHOLDER}-pair-shared-{label[-1]}"
+            ]
+            assert all(one["resources"]["claims"] == [{"name": "devices"}] for one in pod["spec"]["containers"])
+            assert all("nvidia.com/gpu" not in one["resources"].get("limits", {}) for one in pod["spec"]["containers"])
+        assert env_of(node["spec"]["containers"][0])["CUDA_VISIBLE_DEVICES"] == "0,1"
+        assert [env_of(one)["CUDA_VISIBLE_DEVICES"] for one in unit["spec"]["containers"]] == ["0", "1"]
+    assert nodes[0]["metadata"]["labels"][TOGETHER] != nodes[1]["metadata"]["labels"][TOGETHER]
+    assert all(TOGETHER not in pod["metadata"]["labels"] for pod in pods(blueprint) if pod not in units)
+
+
+def test_a_group_of_elastic_roles_alone_has_machines_together():
+    """Actor and critic share their machines; without GPUs they claim no device."""
+    none = {"instance_resources": {"gpus": 0}}
+    blueprint = drawn(
+        {"actor": role(TRAINER, nodes=2, **none), "critic": role(TRAINER, nodes=2, **none)},
+        groups=[{"roles": ["actor", "critic"]}],
+    )
+
+    found = Counter(pod["metadata"]["labels"][TOGETHER] for pod in pods(blueprint, "node"))
+    assert sorted(found.values()) == [2, 2]
+    assert not [one for one in blueprint.objects if one["kind"].startswith("ResourceClaim")]
+    assert all("resourceClaims" not in pod["spec"] for pod in pods(blueprint, "node"))
 
 
 def test_a_pod_of_one_instance_asks_for_whole_devices_and_runs_once():
@@ -174,8 +219,8 @@ def test_workers_ask_for_the_resource_of_isolation():
         pytest.param(
             {"a": role(TRAINER), "b": role(ROLLOUT, total=1, instance_resources={"gpus": 0})},
             {"groups": [{"roles": ["a", "b"]}]},
-            "groups[0].roles: role a is elastic, and an elastic role cannot share pods with other roles on Kubernetes yet",
-            id="an elastic role in a group",
+            "roles.a.nodes: '1:2' is not allowed; expected one number of nodes, because a is in a group",
+            id="an elastic role with a range of nodes in a group",
         ),
         pytest.param(
             {"a": role(TRAINER, queue="x"), "b": role(ROLLOUT, queue="y")},

@@ -28,6 +28,8 @@ LATER: dict[type, dict[str, object]] = {
         "roles": [],
         "queue_group": "",
         "queue_group_total": 0,
+        "place": "",
+        "place_claim": "",
         "rpc_pickle": False,
     }
 }

@@ -115,7 +115,7 @@ class Actor:
     async def _create_pod(
         self, record: JobRecord, spec: ElasticJob, plan: Plan, ref: JobRef, action: CreateCoordinator | CreateNode
     ) -> None:
-        off = await self._exclusion(record, role_of(spec, plan), action)
+        off = await self._exclusion(record, role_of(spec, plan), action, grouped=bool(plan.place))
         if isinstance(action, CreateNode):
             manifest = node_pod(
                 ref,
@@ -248,7 +248,9 @@ class Actor:
             self._secrets.discard(key)
             self._closed.add(key)
 
-    async def _exclusion(self, record: JobRecord, role: Role, action: CreateCoordinator | CreateNode) -> Exclusion:
+    async def _exclusion(
+        self, record: JobRecord, role: Role, action: CreateCoordinator | CreateNode, *, grouped: bool
+    ) -> Exclusion:
         """Return which machines a new pod of the attempt keeps off; faults of the past keep nodes off, and no coordinator."""
         hosts = tuple(self._cluster.cache.hosts)
         lost = await self._lost.machines()
@@ -258,7 +260,7 @@ class Actor:
         flagged = frozenset(host.name for host in hosts if host.bad) if devices else frozenset()
         bad = bad_hosts(record)
         back = lost_hosts(record) - lost if has_no_room_elsewhere(record, action.node, action.incarnation) else frozenset()
-        chosen = choose_exclusion((bad - back) | lost, flagged, hosts or None, role)
+        chosen = choose_exclusion((bad - back) | lost, flagged, hosts or None, role, grouped=grouped)
         return dataclasses.replace(chosen, preferred=chosen.preferred | back)
 
     def forget(self, uid: str) -> None:

@@ -60,7 +60,9 @@ def returned(pod: PodView, record: JobRecord, hosts: Iterable[HostView], lost: f
     return tuple(sorted(host.name for host in hosts if host.name in back and host.ready is True and not host.cordoned))
 
 
-def choose_exclusion(bad: frozenset[str], flagged: frozenset[str], hosts: Iterable[HostView] | None, role: Role) -> Exclusion:
+def choose_exclusion(
+    bad: frozenset[str], flagged: frozenset[str], hosts: Iterable[HostView] | None, role: Role, *, grouped: bool = False
+) -> Exclusion:
     """Return what a new pod of a role keeps off.
 
     Args:
@@ -69,7 +71,10 @@ def choose_exclusion(bad: frozenset[str], flagged: frozenset[str], hosts: Iterab
         hosts: all machines of the cluster; None where they may not be looked at. Then `bad` is a preference, because nobody
             knows whether any other machine is left.
         role: whose pod it is; machines that it could not run on anyway do not count as others.
+        grouped: the pod runs on the machine of the other pods of its group, whatever is wrong with that one.
     """
+    if grouped:
+        return Exclusion(preferred=bad | flagged)
     if hosts is None:
         return Exclusion(required=flagged, preferred=bad - flagged)
     others = any(_is_usable(host, role) for host in hosts if host.name not in bad | flagged)

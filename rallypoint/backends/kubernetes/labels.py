@@ -19,6 +19,7 @@ __all__ = [
     "PARENT",
     "PART",
     "PLACE",
+    "TOGETHER",
     "UID",
     "Part",
     "PodLabels",
@@ -36,7 +37,9 @@ NODE = f"{DOMAIN}node"
 INCARNATION = f"{DOMAIN}incarnation"
 #: Of a pod with instances of simple roles: the group of roles, or the role, whose pod it is; NODE is its number among them.
 PLACE = f"{DOMAIN}place"
-#: Annotation of such a pod: the first life of each of its instances, as `role-index=reset.incarnation`, separated by commas.
+#: Of the pods of one group of roles, which run on one machine: the same for all of them.
+TOGETHER = f"{DOMAIN}together"
+#: Annotation of a unit's pod: the first life of each of its instances, as `role-index=reset.incarnation`, separated by commas.
 LIVES = f"{DOMAIN}lives"
 #: Of the objects of an elastic role: the job that it is a role of.
 PARENT = f"{DOMAIN}parent"

@@ -19,6 +19,7 @@ __all__ = [
     "SUPERVISOR_ROLE",
     "JobRef",
     "attempt_secret",
+    "claim",
     "claim_template",
     "coordinator_pod",
     "directory_pod",
@@ -34,6 +35,7 @@ __all__ = [
     "status_configmap",
     "supervisor_lease",
     "supervisor_pod",
+    "together",
     "unit_hostname",
     "unit_pod",
     "units_configmap",
@@ -160,6 +162,16 @@ def unit_hostname(place: str, number: int) -> str:
 def claim_template(job: JobRef, place: str) -> str:
     """Return the name of the template of the claim by which the pods of a place have devices."""
     return _named(job, f"-{_short(place)}-devices")
+
+
+def claim(job: JobRef, place: str) -> str:
+    """Return the beginning of the names of the claims for which pods of several jobs share devices; a number comes on top."""
+    return _named(job, f"-{_short(place)}-shared")
+
+
+def together(job: JobRef, place: str) -> str:
+    """Return the beginning of the label of the pods of one group of roles; the number of the group comes on top."""
+    return f"{_short(place)}-{job.uid8}"
 
 
 def supervisor_pod(job: JobRef) -> str:

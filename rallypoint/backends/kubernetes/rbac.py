@@ -134,6 +134,12 @@ CLAIMS = (
         verbs=("create", "get"),
         why="lets the containers of a pod share its devices",
     ),
+    Grant(
+        group="resource.k8s.io",
+        resource="resourceclaims",
+        verbs=("create", "get"),
+        why="lets an elastic role share devices with the other roles of its group",
+    ),
 )
 
 #: Machines belong to no namespace: this is granted for the whole cluster.

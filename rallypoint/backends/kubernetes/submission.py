@@ -24,6 +24,7 @@ KINDS = {
     "Service": "services",
     "Pod": "pods",
     "NetworkPolicy": "networkpolicies",
+    "ResourceClaim": "resourceclaims",
     "ResourceClaimTemplate": "resourceclaimtemplates",
 }
 

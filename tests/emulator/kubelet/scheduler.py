@@ -18,7 +18,7 @@ def place(pod: Body, nodes: Sequence[Body], pods: Sequence[Body]) -> tuple[str, 
     for node in nodes:
         name = node["metadata"]["name"]
         there = [one for one in pods if one["spec"].get("nodeName") == name]
-        why = _refusals(pod, node, there)
+        why = _refusals(pod, node, there) or _apart(pod, there, pods)
         refusals.update(why)
         if not why:
             fitting.append((-_preference(pod["spec"], node), len(there), name))
@@ -42,6 +42,18 @@ def _refusals(pod: Body, node: Body, there: Sequence[Body]) -> list[str]:
     if not _selected(spec, node):
         return ["node(s) didn't match Pod's node affinity/selector"]
     return list(_short_of(spec, node, there))
+
+
+def _apart(pod: Body, there: Sequence[Body], pods: Sequence[Body]) -> list[str]:
+    """Why a pod that must be beside others cannot be here; the first of a set that names itself may be anywhere."""
+    affinity = (pod["spec"].get("affinity") or {}).get("podAffinity") or {}
+    for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or []:
+        wanted = term["labelSelector"]["matchLabels"].items()
+        mates = [one for one in pods if wanted <= labels(one).items() and one["spec"].get("nodeName")]
+        near = any(one in there for one in mates) if mates else wanted <= labels(pod).items()
+        if not near:
+            return ["node(s) didn't match pod affinity rules"]
+    return []
 
 
 def _short_of(spec: Body, node: Body, there: Sequence[Body]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["ANYWHERE", "HOSTNAME", "Exclusion", "without_hosts"]
+__all__ = ["ANYWHERE", "HOSTNAME", "Exclusion", "with_others", "without_hosts"]
 
 #: The label by which Kubernetes knows a machine; not always the name of its Node.
 HOSTNAME = "kubernetes.io/hostname"
@@ -49,6 +49,14 @@ def without_hosts(affinity: Mapping[str, Any], off: Exclusion) -> dict[str, Any]
         terms.append({})
     for term in terms:
         term["matchExpressions"] = [*term.get("matchExpressions", ()), _not_in(off.required)]
+    return merged
+
+
+def with_others(affinity: Mapping[str, Any], label: str, value: str) -> dict[str, Any]:
+    """Return `affinity` for pods that run on the machine of the other pods with a label; the first of them may run anywhere."""
+    merged = copy.deepcopy(dict(affinity))
+    required = merged.setdefault("podAffinity", {}).setdefault(_REQUIRED, [])
+    required.append({"labelSelector": {"matchLabels": {label: value}}, "topologyKey": HOSTNAME})
     return merged
 
 

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.manifests.hosts import Exclusion, without_hosts
+from rallypoint.backends.kubernetes.labels import TOGETHER
+from rallypoint.backends.kubernetes.manifests.hosts import Exclusion, with_others, without_hosts
 from rallypoint.backends.kubernetes.manifests.objects import PLAN_KEY, SECRET_KEY
 from rallypoint.backends.kubernetes.manifests.volumes import SECRETS, TLS
 from rallypoint.backends.kubernetes.names import JobRef
@@ -207,11 +208,12 @@ def built(
     first: str,
     unreachable: float,
     off: Exclusion,
+    together: str = "",
 ) -> dict[str, Any]:
     """Return the pod that `layers` make, with the container `first` in front and every container as safe as ours.
 
     It stays for `unreachable` seconds on a machine that is out of reach. It keeps off the machines of `off` and of the role's
-    own list.
+    own list, and runs on the machine of the pods with the same `together`.
     """
     pod = merge_all(*layers)
     spec = pod["spec"]
@@ -224,6 +226,9 @@ def built(
     spec["tolerations"] = [*(spec.get("tolerations") or ()), *_tolerations(spec.get("tolerations") or (), unreachable)]
     every = dataclasses.replace(off, required=off.required.union(role.host_ignore_list))
     affinity = without_hosts(spec.get("affinity") or {}, every)
+    if together:
+        affinity = with_others(affinity, TOGETHER, together)
+        pod["metadata"]["labels"][TOGETHER] = together
     return {
         "apiVersion": "v1",
         "kind": "Pod",

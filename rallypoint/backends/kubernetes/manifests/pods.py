@@ -43,7 +43,10 @@ from rallypoint.wire.function import is_function
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import AGENT_PORT
 
-__all__ = ["node_pod"]
+__all__ = ["SHARED", "node_pod"]
+
+#: Name of the claim of a pod for devices that it shares with others.
+SHARED = "devices"
 
 
 def node_pod(
@@ -84,8 +87,25 @@ def node_pod(
             **_needed(job, role, plan, template["spec"], attempt, trainer),
         },
     }
-    layers = (pod_defaults(role, plan, TRAINER), _master(job, plan, node), template, fields, needed)
-    return built(job, role, layers, first=TRAINER, unreachable=spec.health.node_unreachable, off=off)
+    layers = (
+        pod_defaults(role, plan, TRAINER),
+        _master(job, plan, node),
+        template,
+        fields,
+        needed,
+        _shared_devices(plan, node),
+    )
+    together = f"{plan.place}-{node}" if plan.place else ""
+    return built(job, role, layers, first=TRAINER, unreachable=spec.health.node_unreachable, off=off, together=together)
+
+
+def _shared_devices(plan: Plan, node: int) -> dict[str, Any]:
+    """Return the claim of the devices that a node shares with the other pods of its group of roles."""
+    if not plan.place_claim:
+        return {}
+    claim = {"name": SHARED, "resourceClaimName": f"{plan.place_claim}-{node}"}
+    container = {"name": TRAINER, "resources": {"claims": [{"name": SHARED}]}}
+    return {"spec": {"resourceClaims": [claim], "containers": [container]}}
 
 
 def _command(role: Role, plan: Plan, attempt: int, node: int, incarnation: int) -> list[str]:

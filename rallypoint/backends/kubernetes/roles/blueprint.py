@@ -16,10 +16,10 @@ from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, enc
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
 from rallypoint.backends.kubernetes.roles.gang import gang_of
-from rallypoint.backends.kubernetes.roles.layout import Group, elastic_roles, groups, places
+from rallypoint.backends.kubernetes.roles.layout import Group, elastic_roles, groups, places, shared_places
 from rallypoint.backends.kubernetes.roles.lives import Life
 from rallypoint.backends.kubernetes.roles.pods import ROLES_SECRET, roles_files, roles_mount, roles_volume, unit_pod
-from rallypoint.backends.kubernetes.roles.resources import claim_template
+from rallypoint.backends.kubernetes.roles.resources import claim, claim_template
 from rallypoint.backends.kubernetes.roles.validation import check
 from rallypoint.backends.roles import orphan_notes
 from rallypoint.job import ElasticJob, Role
@@ -78,13 +78,17 @@ def serving(
 
 
 def claims(ref: JobRef, job: ElasticJob) -> Iterator[dict[str, Any]]:
-    """Yield the templates of the devices that containers of one pod share."""
+    """Yield the devices that pods of several roles share, and the templates of those that containers of one pod share."""
+    for shared in shared_places(job):
+        role = next(one for one in elastic_roles(job) if one.name in shared.workers)
+        for number in range(shared.number if shared.devices else 0):
+            yield claim(ref, shared.place, number, shared.devices, role)
     members = places(job)
     first: dict[str, Group] = {}
     for group in groups(job):
         first.setdefault(group.place, group)
     for place, group in first.items():
-        if group.shared:
+        if group.shared and not group.beside:
             yield claim_template(ref, place, group.devices, members[place][0])
 
 
@@ -125,6 +129,13 @@ def child(ref: JobRef, job: ElasticJob, plan: Plan, role: RolePlan) -> tuple[Ela
     if gang is not None:
         update |= {"queue": gang.queue, "queue_priority": gang.priority}
         own = dataclasses.replace(own, queue_group=gang.name, queue_group_total=gang.total)
+    for shared in shared_places(job):
+        if role.name in shared.workers:
+            own = dataclasses.replace(own, place=names.together(ref, shared.place))
+            if shared.workers[role.name]:
+                own = dataclasses.replace(own, place_claim=names.claim(ref, shared.place))
+                visible = ",".join(map(str, shared.workers[role.name]))
+                update["pod_env"] += ({"name": "CUDA_VISIBLE_DEVICES", "value": visible},)
     # A role by itself is an elastic job as any other: its place among the roles says nothing more.
     single = single.model_copy(update=update)
     own = dataclasses.replace(own, job=job.name, env={**own.env, **roles_env(plan, role)})
@@ -160,4 +171,4 @@ def _notes(job: ElasticJob, plan: Plan, uid: str) -> Iterator[str]:
     if gang is not None:
         yield f"queue: {gang.total} pods of all roles are admitted as one group; each node above MIN is admitted separately"
     if any(claims(JobRef(name=plan.name, uid=uid, namespace=""), job)):
-        yield "groups: the containers of a pod share its devices by a ResourceClaim (Kubernetes 1.34 with a DRA driver)"
+        yield "groups: the roles of a group share devices by a ResourceClaim (Kubernetes 1.34 with a DRA driver)"

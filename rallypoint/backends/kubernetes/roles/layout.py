@@ -1,13 +1,14 @@
 """Which instances of simple roles share a pod, and which devices of the pod each of them uses. Pure.
 
 The instances of one group run in one pod, each in a container of its own: group I of every role that is collocated, or group
-I of one role with `per_group` above 1. Every other instance has a pod of its own. An elastic role has one pod per node.
+I of one role with `per_group` above 1. Every other instance has a pod of its own. An elastic role has one pod per node, which
+runs on the machine of the other pods of its group and shares their devices.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,7 +16,7 @@ from rallypoint.job import ElasticJob, Role
 from rallypoint.job.placement import counts
 from rallypoint.job.role import SIMPLE
 
-__all__ = ["Group", "Instance", "elastic_roles", "groups", "places", "simple_roles"]
+__all__ = ["Group", "Instance", "Shared", "elastic_roles", "groups", "places", "shared_places", "simple_roles"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,19 +44,37 @@ class Group:
     Attributes:
         place: name of the group of roles, or of the role that has its own pods.
         number: of the pod among those of its place, from 0.
-        devices: devices of the pod.
+        devices: devices of the group.
         shared: whether its containers share the devices.
+        beside: an elastic role is in the group, too: its node is another pod.
     """
 
     place: str
     number: int
     instances: tuple[Instance, ...]
     devices: int = 0
+    beside: bool = False
 
     @property
     def shared(self) -> bool:
         """Whether several containers use the devices of the pod."""
-        return self.devices > 0 and len(self.instances) > 1
+        return self.devices > 0 and (len(self.instances) > 1 or self.beside)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shared:
+    """A group of roles of which one at least is elastic.
+
+    Attributes:
+        place: its name.
+        number: how many groups of pods there are.
+        devices: of each; `workers` are those of the workers of one node, by elastic role.
+    """
+
+    place: str
+    number: int
+    devices: int
+    workers: Mapping[str, tuple[int, ...]]
 
 
 def elastic_roles(job: ElasticJob) -> tuple[Role, ...]:
@@ -80,6 +99,36 @@ def places(job: ElasticJob) -> dict[str, tuple[Role, ...]]:
     return found
 
 
+def shared_places(job: ElasticJob) -> Iterator[Shared]:
+    """Yield the groups of roles with an elastic role."""
+    simple = {role.name for role in simple_roles(job)}
+    for index, _ in enumerate(job.groups):
+        place, roles = _free(job.groups[index].name or f"group-{index}", simple), _grouped(job, index)
+        elastic = [role for role in roles if role.launch != SIMPLE]
+        if not elastic:
+            continue
+        total, per_group = counts(roles[0])
+        used = _used(roles, 0)
+        workers = {
+            role.name: tuple(dict.fromkeys(n for number in range(counts(role)[1]) for n in used[role.name, number]))
+            for role in elastic
+        }
+        devices = len({one for devices in used.values() for one in devices})
+        yield Shared(place=place, number=total // per_group, devices=devices, workers=workers)
+
+
+def _grouped(job: ElasticJob, index: int) -> tuple[Role, ...]:
+    """Return the roles of a group that have an instance."""
+    return tuple(role for name in job.groups[index].roles for role in job.roles if role.name == name and counts(role)[0])
+
+
+def _beside(job: ElasticJob, role: str) -> tuple[Role, ...]:
+    """Return all roles of the group of a role, where one of them is elastic; else none."""
+    index = next((index for index, group in enumerate(job.groups) if role in group.roles), None)
+    roles = () if index is None else _grouped(job, index)
+    return roles if any(one.launch != SIMPLE for one in roles) else ()
+
+
 def _free(name: str, taken: Iterable[str]) -> str:
     """Return a name for a group of roles that no role has."""
     known = set(taken)
@@ -93,19 +142,32 @@ def groups(job: ElasticJob) -> Iterator[Group]:
     for place, roles in places(job).items():
         total, per_group = counts(roles[0])
         for number in range(total // per_group):
-            yield _group(place, number, roles)
+            yield _group(place, number, roles, _beside(job, roles[0].name))
 
 
-def _group(place: str, number: int, roles: Iterable[Role]) -> Group:
-    named: list[tuple[Role, int]] = []
-    for role in roles:
-        _, per_group = counts(role)
-        named += [(role, index) for index in range(number * per_group, (number + 1) * per_group)]
-    used = list(_devices([role.instance_resources.gpus or Fraction(0) for role, _ in named]))
-    instances = tuple(
-        Instance(role=role.name, index=index, devices=devices) for (role, index), devices in zip(named, used, strict=True)
-    )
-    return Group(place=place, number=number, instances=instances, devices=len({one for devices in used for one in devices}))
+def _group(place: str, number: int, roles: Sequence[Role], beside: Sequence[Role]) -> Group:
+    used = _used(beside or roles, number)
+    names = {role.name: at for at, role in enumerate(roles)}
+    named = sorted((names[name], index, name) for name, index in used if name in names)
+    instances = tuple(Instance(role=name, index=index, devices=used[name, index]) for _, index, name in named)
+    devices = len({one for devices in used.values() for one in devices})
+    return Group(place=place, number=number, instances=instances, devices=devices, beside=bool(beside))
+
+
+def _used(roles: Sequence[Role], number: int) -> dict[tuple[str, int], tuple[int, ...]]:
+    """Return the devices of each instance of one group, by role and index.
+
+    Instance K of each role comes before instance K + 1 of any, as on the local backend: instances with the same place share.
+    """
+    named = [
+        (index - number * per_group, at, role, index)
+        for at, role in enumerate(roles)
+        for per_group in (counts(role)[1],)
+        for index in range(number * per_group, (number + 1) * per_group)
+    ]
+    named.sort(key=lambda one: one[:2])
+    used = _devices([role.instance_resources.gpus or Fraction(0) for _, _, role, _ in named])
+    return {(role.name, index): devices for (_, _, role, index), devices in zip(named, used, strict=True)}
 
 
 def _devices(shares: Iterable[Fraction]) -> Iterator[tuple[int, ...]]:

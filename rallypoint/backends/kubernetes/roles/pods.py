@@ -87,7 +87,9 @@ def unit_pod(
     }
     layers = (pod_defaults(roles[0], plan, first), *(layer for role in roles for layer in _layers(role)), needed)
     avoided = dataclasses.replace(off, required=off.required.union(*(role.host_ignore_list for role in roles)))
-    return built(job, roles[0], layers, first=first, unreachable=spec.health.node_unreachable, off=avoided)
+    together = f"{names.together(job, group.place)}-{group.number}" if group.beside else ""
+    unreachable = spec.health.node_unreachable
+    return built(job, roles[0], layers, first=first, unreachable=unreachable, off=avoided, together=together)
 
 
 def _metadata(
@@ -234,4 +236,6 @@ def _volumes(job: JobRef, roles: Iterable[Role], attempt: int, *, tmp: bool, tls
 
 
 def _claim(job: JobRef, group: Group) -> dict[str, Any]:
+    if group.beside:
+        return {"name": CLAIM, "resourceClaimName": f"{names.claim(job, group.place)}-{group.number}"}
     return {"name": CLAIM, "resourceClaimTemplateName": names.claim_template(job, group.place)}

@@ -10,6 +10,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
 from rallypoint.backends.kubernetes.manifests.checks.place import Place, Wrong
 from rallypoint.backends.kubernetes.manifests.objects import metadata
+from rallypoint.backends.kubernetes.manifests.pods import SHARED
 from rallypoint.backends.kubernetes.manifests.resources import device_resource
 from rallypoint.backends.kubernetes.manifests.volumes import shm_size
 from rallypoint.backends.kubernetes.names import JobRef
@@ -17,10 +18,10 @@ from rallypoint.backends.kubernetes.roles.layout import Group
 from rallypoint.job import Role
 from rallypoint.job.quantity import quantity, write_bytes
 
-__all__ = ["CLAIM", "claim_template", "isolation_problems", "problems", "resources"]
+__all__ = ["CLAIM", "claim", "claim_template", "isolation_problems", "problems", "resources"]
 
 #: Name of the claim of a pod for the devices that its containers share.
-CLAIM = "devices"
+CLAIM = SHARED
 
 _DISK = "ephemeral-storage"
 _FULL_NAME = "the full name of an extended resource of the nodes, such as example.com/name"
@@ -49,15 +50,29 @@ def resources(role: Role, group: Group, *, isolation: str = "") -> dict[str, Any
     return {**asked, **({"claims": [{"name": CLAIM}]} if needs.gpus and group.shared else {})}
 
 
-def claim_template(job: JobRef, place: str, devices: int, role: Role) -> dict[str, Any]:
-    """Return the template of the claim by which each pod of a place has devices that all its containers use."""
+def _requested(devices: int, role: Role) -> dict[str, Any]:
     domain, _, name = device_resource(role).partition("/")
     request = {"name": CLAIM, "exactly": {"deviceClassName": f"{name}.{domain}", "count": devices}}
+    return {"devices": {"requests": [request]}}
+
+
+def claim(job: JobRef, place: str, number: int, devices: int, role: Role) -> dict[str, Any]:
+    """Return the claim of one group of pods: those of simple roles, and the nodes of elastic roles, use the same devices."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": metadata(job, f"{names.claim(job, place)}-{number}", labels(job, Part.DEVICES)),
+        "spec": _requested(devices, role),
+    }
+
+
+def claim_template(job: JobRef, place: str, devices: int, role: Role) -> dict[str, Any]:
+    """Return the template of the claim by which each pod of a place has devices that all its containers use."""
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
         "metadata": metadata(job, names.claim_template(job, place), labels(job, Part.DEVICES)),
-        "spec": {"spec": {"devices": {"requests": [request]}}},
+        "spec": {"spec": _requested(devices, role)},
     }
 
 

@@ -46,6 +46,7 @@ _TRIES = 5
 #: Plurals of what serves the instances.
 _KINDS = {
     "ConfigMap": "configmaps",
+    "ResourceClaim": "resourceclaims",
     "ResourceClaimTemplate": "resourceclaimtemplates",
     "Secret": "secrets",
     "Service": "services",

@@ -16,6 +16,7 @@ from rallypoint.backends.kubernetes.roles.resources import isolation_problems, p
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.placement import counts
 from rallypoint.job.role import ELASTIC, InstanceResources
+from rallypoint.job.values import write_nodes
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import role_plan
 
@@ -40,7 +41,7 @@ def check(job: ElasticJob, plan: Plan, *, coordinators: bool = True) -> None:
         wrong += role_problems(Place(path=f"roles.{role.name}"), _plan(plan, role), role)
     wrong += [
         *_needs(job),
-        *_groups(job),
+        *_groups(job, pods=coordinators),
         *_agreement(job),
         *gang_problems(job, coordinators=coordinators),
         *_whole(job),
@@ -68,15 +69,19 @@ def _needs(job: ElasticJob) -> Iterator[Wrong]:
             yield place.at("node_group_failover").wrong("is not supported yet for a job with several roles")
 
 
-def _groups(job: ElasticJob) -> Iterator[Wrong]:
-    launches = {role.name: role.launch for role in job.roles}
+def _groups(job: ElasticJob, *, pods: bool) -> Iterator[Wrong]:
+    """Yield why elastic roles cannot be in a group; `pods`: the job is of kind `pods`."""
+    elastic = {role.name: role for role in job.roles if role.launch == ELASTIC}
     for index, group in enumerate(job.groups):
-        for name in group.roles:
-            if launches.get(name) == ELASTIC:
+        for role in (elastic[name] for name in group.roles if name in elastic):
+            if not pods:
                 yield Place(path=f"groups[{index}].roles").wrong(
-                    f"role {name} is elastic, and an elastic role cannot share pods with other roles on Kubernetes yet; "
-                    f"remove {name} from the group, or run the job with backend local"
+                    f"role {role.name} is elastic, and an AppWrapper cannot place it with other roles; remove {role.name} from "
+                    "the group, or run the job with kind pods"
                 )
+            elif role.nodes.min != role.nodes.max:
+                allowed = f"one number of nodes, because {role.name} is in a group: each group has one node of each role"
+                yield Place(path=f"roles.{role.name}").at("nodes").refused(write_nodes(role.nodes), allowed)
 
 
 def _agreement(job: ElasticJob) -> Iterator[Wrong]:

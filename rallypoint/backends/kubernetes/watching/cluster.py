@@ -37,6 +37,7 @@ _WITHOUT_HOSTS = (
 _GROUPS: Mapping[str, str] = {
     "leases": "/apis/coordination.k8s.io/v1",
     "networkpolicies": "/apis/networking.k8s.io/v1",
+    "resourceclaims": "/apis/resource.k8s.io/v1",
     "resourceclaimtemplates": "/apis/resource.k8s.io/v1",
 }
 

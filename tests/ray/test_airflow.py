@@ -11,11 +11,9 @@ import pytest
 from airflow.sdk.exceptions import TaskDeferred
 
 from rallypoint.provider.connections.hook import RallypointHook
-from tests.cluster.jobs import Job, nothing_left
 from tests.live.airflow_task import Operator
 from tests.provider.tasks import FakeTask, context
 from tests.ray.sites import RaySite, states
-from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.extended, pytest.mark.may_block("the hands of a test read /proc")]
 
@@ -68,33 +66,6 @@ async def test_a_deferred_task_trains_on_ray(site: RaySite, connection: str) -> 
     result = await asyncio.to_thread(getattr(resumed, caught.value.method_name), context(task), event.payload)
 
     assert result["result"] == {"loss": 0.5}
-
-
-async def test_a_task_that_was_ended_takes_its_job_with_it(site: RaySite, connection: str) -> None:
-    """Marked failed while it runs: the job is deleted with its actors, its placement group and its processes."""
-    script = "import time\nfrom rallypoint.training import report_progress\nreport_progress(1)\ntime.sleep(3600)\n"
-    task = operator(site, connection, script=script, name="ended")
-    task.airflow_says = "failed"
-    running = asyncio.create_task(asyncio.to_thread(task.execute, context(FakeTask())))
-    job = Job(site, "ended", site.open())
-    try:
-        await until_submitted(job)
-        await job.trains(ranks=2)
-        await site.uid(job.name)
-        await asyncio.to_thread(task.on_kill)
-        ended = (await asyncio.gather(running, return_exceptions=True))[0]
-        await nothing_left(site, job.name)
-    finally:
-        await job.close()
-
-    assert isinstance(ended, BaseException), ended
-
-
-async def until_submitted(job: Job) -> None:
-    async def there() -> Any:
-        return await job.eyes.load(job.name) is not None
-
-    await eventually_async(there, timeout=60.0, every=0.2, why="the task should submit its job")
 
 
 async def test_the_test_button_says_what_there_is(site: RaySite, connection: str, monkeypatch: pytest.MonkeyPatch) -> None:

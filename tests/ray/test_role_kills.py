@@ -99,22 +99,6 @@ async def answered(job: RolesJob, number: int) -> None:
     await eventually_async(there, timeout=60.0, every=0.2, why=f"{number} calls should be answered")
 
 
-async def test_a_lost_coordinator_stops_no_role(site: RaySite) -> None:
-    """Another coordinator of the elastic role finds the workers of the same round; the conductor has nothing to do."""
-    async with roles_job(site, {"trainer": TRAINER, "driver": SIMPLE}) as job:
-        before = await job.run("driver-0", nodes=2)
-        nodes = await job.nodes()
-        await site.lose_coordinator(f"{job.job.name}-trainer")
-
-        async def replaced() -> Any:
-            status = await job.job.eyes.units(job.job.name).jobs.status(f"{job.job.name}-trainer")
-            return status is not None and status.fence.term == 2
-
-        await eventually_async(replaced, timeout=60.0, every=0.2, why="another coordinator should publish")
-        assert await job.run("driver-0", nodes=2) == before
-        assert (await job.nodes(), await job.steps()) == (nodes, [])
-
-
 async def test_a_lost_ray_node_takes_its_instances(site: RaySite, cluster: RayCluster) -> None:
     """They begin their next life on another Ray node, within the same placement group; what ran elsewhere goes on."""
     cluster.add()

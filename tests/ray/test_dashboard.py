@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
+import gzip
 import ipaddress
+import json
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -17,10 +20,16 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
 
+from rallypoint.backends import registry
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
+from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
-from rallypoint.backends.ray.dashboard import Cluster
+from rallypoint.backends.ray.backend import RayBackend
+from rallypoint.backends.ray.dashboard import Cluster, read_line
+from rallypoint.backends.site import Site
 from rallypoint.provider.connections.connection import ConnectionFieldError, read_settings
+from tests.live.test_trigger_blocks import LONGEST, Beats, no_collections
 
 Serve = Callable[..., Awaitable[str]]
 
@@ -133,3 +142,177 @@ def test_the_authority_of_a_connection(tmp_path: Path) -> None:
     with pytest.raises(ConnectionFieldError, match="ca_cert: the value is not allowed; expected certificates") as raised:
         read_settings("ray", own={}, extra={**extra, "ca_cert": "secret words"})
     assert "secret words" not in str(raised.value)
+
+
+# --- A dashboard or a ledger that another program on the cluster has replaced ----------------------------------------------
+
+KEY = "k" * 43
+
+
+class Forged:
+    """A dashboard and a ledger of a program that answers as it likes."""
+
+    def __init__(self) -> None:
+        self.jobs: Any = [{"submission_id": "evil", "metadata": {"rallypoint": "rallypoint"}, "status": "SUCCEEDED"}]
+        self.line = ""
+        self.answer: Any = {"value": None}
+        self.encoded: bytes | None = None
+        self.asked: list[tuple[str, str]] = []
+
+    async def handle(self, request: web.Request) -> web.StreamResponse:
+        self.asked.append((request.raw_path, request.headers.get("Authorization", "")))
+        if request.path == "/api/jobs/" and request.method == "GET":
+            return self._told(self.jobs)
+        if request.path.endswith("/logs"):
+            return web.json_response({"logs": self.line})
+        if request.path == "/v1/ping":
+            return web.json_response({"value": {}})
+        if request.path.startswith("/v1/"):
+            return self._told(self.answer)
+        return web.json_response({"status": "FAILED", "message": "no ledger"})
+
+    def _told(self, told: Any) -> web.Response:
+        if self.encoded is not None:
+            return web.Response(body=self.encoded, headers={"Content-Encoding": "gzip"})
+        return web.Response(body=told) if isinstance(told, bytes) else web.json_response(told)
+
+
+@pytest.fixture
+async def forged(serve: Serve) -> AsyncIterator[tuple[Forged, RayBackend]]:
+    program = Forged()
+    url = await serve({("*", "/{path:.*}"): program.handle})
+    program.line = line(url)
+    backend = RayBackend(Access(address=url, token="of the dashboard"))
+    yield program, backend
+    await backend.close()
+
+
+def line(url: str, key: str = KEY) -> str:
+    return f"{calls.LINE}{json.dumps({'url': url, 'key': key})}\n"
+
+
+DEEP = b"[" * 200_000
+
+SHAPES = [{"a": 1}, [1, 2, None], [{"metadata": "x", "status": "SUCCEEDED"}], DEEP, b"[" + b"1," * (1 << 20) + b"1]"]
+
+
+@pytest.mark.parametrize("told", SHAPES, ids=["object", "numbers", "no id", "deep", "many"])
+async def test_jobs_of_any_form_are_an_error_in_words(forged: tuple[Forged, RayBackend], told: Any) -> None:
+    """Not an `AttributeError` in the API server, and no endless memory."""
+    program, backend = forged
+    program.jobs, program.line = told, ""
+
+    with pytest.raises(BackendError):
+        await backend.load("job")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        *([1], {"error": "x"}, {"value": {"record": {}}}, {"value": [1]}, {"value": "x"}, DEEP),
+        b'{"value": [' + b"{}," * (1 << 19) + b"1]}",
+        b'{"value": "' + b"x" * (32 << 20) + b'"}',
+    ],
+    ids=["list", "error", "no record", "record list", "text", "deep", "many", "large"],
+)
+async def test_answers_of_a_ledger_of_any_form_are_an_error_in_words(forged: tuple[Forged, RayBackend], told: Any) -> None:
+    """Whatever is asked for."""
+    program, backend = forged
+    program.answer = told
+
+    for asking in (backend.load("job"), backend.status("job"), backend.tail("job", lines=1)):
+        with pytest.raises(BackendError):
+            await asking
+
+
+async def test_no_compressed_answer_is_read(forged: tuple[Forged, RayBackend]) -> None:
+    """Of 0.3 MB of it came 300 MB of JSON: 20 s in which the event loop of a triggerer stood still."""
+    program, backend = forged
+    program.encoded = gzip.compress(b"[" + b"1," * (1 << 20) + b"1]")
+
+    with pytest.raises(BackendError, match=r"the answer is compressed \('gzip'\)"):
+        await backend.load("job")
+
+
+async def test_a_large_answer_does_not_stop_the_event_loop(forged: tuple[Forged, RayBackend]) -> None:
+    """It is parsed in a thread, a part at a time."""
+    program, backend = forged
+    program.jobs = b"[" + b'{"a": "b"},' * 200_000 + b"1]"
+    beats = Beats()
+    beating = asyncio.create_task(beats.beat())
+
+    with no_collections():
+        assert await backend.load("job") is None
+
+    beating.cancel()
+    assert max(beats.blocks) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "RALLYPOINT_LEDGER {",
+            "RALLYPOINT_LEDGER [1]",
+            'RALLYPOINT_LEDGER {"url": 1, "key": 2}',
+            "RALLYPOINT_LEDGER " + "[" * 5000,
+        ),
+        *(
+            line("http://127.0.0.1:80/internal?x="),
+            line("http://u:p@127.0.0.1:80"),
+            line("http://127.0.0.1:80#a"),
+            line("http://["),
+        ),
+        *(line("https://127.0.0.1:80"), line("http://127.0.0.1"), line("http://127.0.0.1:99999"), line("file:///etc/passwd")),
+        *(line("http://169.254.169.254:80"), line("http://metadata.internal:80"), line("http://0.0.0.0:80")),
+        *(line("http://10.0.0.1:80", "k\r\nX-Evil: 1" + KEY), line("http://10.0.0.1:80", "short")),
+    ],
+)
+def test_a_line_that_no_ledger_wrote_names_no_ledger(text: str) -> None:
+    """Any Ray job can print one; the API server of Airflow would send a request to where it says."""
+    assert read_line(text.strip(), dashboard="http://127.0.0.1:8265") is None
+
+
+@pytest.mark.parametrize(
+    ("url", "dashboard", "used"),
+    [
+        ("http://10.0.0.7:41000", "http://ray-head:8265", True),
+        ("http://[fd00::7]:41000", "https://ray-head:8265", True),
+        ("http://ray-head:41000", "http://ray-head:8265", True),
+        ("http://127.0.0.1:41000", "http://localhost:8265", True),
+        ("http://127.0.0.1:41000", "http://ray-head:8265", False),
+        ("http://[::1]:41000", "http://10.0.0.1:8265", False),
+    ],
+)
+def test_a_ledger_is_at_an_address_of_the_cluster(url: str, dashboard: str, *, used: bool) -> None:
+    """Never on the machine of whoever asks, unless the dashboard is there."""
+    assert read_line(line(url).strip(), dashboard=dashboard) == ((url, KEY) if used else None)
+
+
+async def test_a_broken_line_of_another_job_is_skipped(forged: tuple[Forged, RayBackend]) -> None:
+    """It stopped all submissions to the cluster, and the supervision of all jobs on it."""
+    program, backend = forged
+    good, bad = program.line, "RALLYPOINT_LEDGER {"
+    program.jobs = [{**program.jobs[0], "submission_id": name, "start_time": at} for name, at in (("bad", 9), ("good", 1))]
+    program.line = bad
+    with pytest.raises(BackendError, match="could not start the ledger"):
+        await backend.load("job")
+
+    program.line = f"{bad[:5]}\n{good}"
+    assert await backend.load("job") is None
+
+
+def test_a_token_of_the_environment_is_for_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The API server has the token of its own cluster; an editor of a connection can name any address."""
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of the environment")
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://ours:8265")
+    theirs, ours = Site(kind="ray", address="http://theirs:8265"), Site(kind="ray")
+
+    def token(site: Site, credentials: Credentials = NO_CREDENTIALS) -> tuple[str, str]:
+        access = registry._ray_access(*registry.static_access(site, credentials))
+        return access.address, access.token
+
+    assert token(theirs) == ("http://theirs:8265", "")
+    assert token(theirs, Credentials(token="of the connection")) == ("http://theirs:8265", "of the connection")
+    assert token(ours) == ("http://ours:8265", "of the environment")
+    assert registry._ray_access(theirs, NO_CREDENTIALS).token == "of the environment"

@@ -121,7 +121,7 @@ class RayBackend(Backend):
             await self._cluster.find(uid)
         given = await self._given(blueprint)
         data = await self.call("submit", job=blueprint.plan.name, timeout=_ACT, owner=owner, uid=uid, **given)
-        return _there(calls.stored_from(data), blueprint.plan.name)
+        return _there(await calls.read_stored(data), blueprint.plan.name)
 
     async def _given(self, blueprint: Blueprint) -> dict[str, Any]:
         placement = codec.loads(Placement, blueprint.attached[FILE])
@@ -138,18 +138,19 @@ class RayBackend(Backend):
         """Read the record; raises `HeldError` where this process held the job and another has taken it over."""
         if not is_job_name(name):
             return None
-        return calls.stored_from(await self.call("load", job=name, name=name, me=self.me(name)))
+        return await calls.read_stored(await self.call("load", job=name, name=name, me=self.me(name)))
 
     async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
         """Replace the record; see `Backend.save`."""
         given = None if blueprint is None else await self._given(blueprint)
         saved = await self.call("save", job=record.name, record=json.loads(record.to_json()), version=version, blueprint=given)
-        return Stored(record=record, plan=codec.from_json(Plan, saved["plan"]), version=str(saved["version"]))
+        plan, kept = await calls.read(Plan, calls.field(saved, "plan")), str(calls.field(saved, "version"))
+        return Stored(record=record, plan=plan, version=kept)
 
     async def observe(self, record: JobRecord) -> Observation:
         """Return the nodes as their actors report them, then the status."""
         data = await self.call("observe", job=record.name, record=json.loads(record.to_json()))
-        return codec.from_json(Observation, data)
+        return await calls.read(Observation, data)
 
     async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
         """Have the ledger do one action; see `Backend.act`."""
@@ -203,7 +204,7 @@ class RayBackend(Backend):
     async def pulse(self, holder: Holder) -> Pulse | None:
         """Read that heartbeat."""
         data = await self.call("pulse", holder=codec.to_json(holder))
-        return None if data is None else codec.from_json(Pulse, data)
+        return None if data is None else await calls.read(Pulse, data)
 
     async def sweep(self, record: JobRecord) -> bool:
         """End what is left of a job; see `Backend.sweep`."""
@@ -212,11 +213,12 @@ class RayBackend(Backend):
     async def status(self, name: str) -> JobStatus | None:
         """Return the coordinator's last status."""
         data = await self.call("status", job=name, name=name) if is_job_name(name) else None
-        return None if data is None else codec.from_json(JobStatus, data)
+        return None if data is None else await calls.read(JobStatus, data)
 
     async def names(self) -> tuple[str, ...]:
         """List the jobs of the ledger."""
-        return tuple(await self.call("names"))
+        found = await self.call("names")
+        return tuple(name for name in found if isinstance(name, str) and is_job_name(name)) if isinstance(found, list) else ()
 
     async def logs(
         self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False
@@ -224,19 +226,19 @@ class RayBackend(Backend):
         """Read the copies of the workers' output that the ledger has; see `Backend.logs`."""
         while True:
             data = await self.call("logs", job=name, name=name, rank=rank, cursor=cursor)
-            for item in data["lines"]:
-                line = codec.from_json(LogLine, item)
+            lines = await calls.read_lines(calls.field(data, "lines"))
+            for line in lines:
                 cursor = line.cursor
                 yield line
-            if data["lines"]:
+            if lines:
                 continue
-            if data["over"] or not follow:
+            if calls.field(data, "over") or not follow:
                 return
             await asyncio.sleep(_FOLLOW)
 
     async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of these copies; see `Backend.tail`."""
-        return codec.from_json(Tail, await self.call("tail", job=name, name=name, lines=lines, rank=rank))
+        return await calls.read(Tail, await self.call("tail", job=name, name=name, lines=lines, rank=rank))
 
     def units(self, name: str) -> UnitBackend:
         """Return the units of a job with roles."""
@@ -273,8 +275,8 @@ class _RayChanges(Changes):
             except BackendError:
                 await asyncio.sleep(_PAUSE)  # the next turn reports what is wrong
                 return -1
-            if data["seen"] != self._seen:
-                return int(data["seen"])
+            if (seen := calls.number(data, "seen")) != self._seen:
+                return seen
 
     async def close(self) -> None:
         if self._call is not None:

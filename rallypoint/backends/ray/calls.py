@@ -7,8 +7,10 @@ cluster, which gave it out.
 
 from __future__ import annotations
 
+import asyncio
 import json
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from rallypoint.backends.contract import (
     ActionError,
@@ -18,6 +20,7 @@ from rallypoint.backends.contract import (
     JobExistsError,
     JobFinishedError,
     JobNotFoundError,
+    LogLine,
     ResizeError,
     Stored,
     SubmitError,
@@ -28,7 +31,23 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
 
-__all__ = ["LINE", "PATH", "action_from", "action_to", "error_from", "error_to", "stored_from", "stored_to"]
+__all__ = [
+    "LINE",
+    "PATH",
+    "action_from",
+    "action_to",
+    "error_from",
+    "error_to",
+    "field",
+    "number",
+    "read",
+    "read_lines",
+    "read_stored",
+    "stored_from",
+    "stored_to",
+]
+
+T = TypeVar("T")
 
 #: Begins the line with which the bootstrap job gives out the address and the key of the ledger.
 LINE = "RALLYPOINT_LEDGER "
@@ -76,6 +95,43 @@ def stored_from(data: Any) -> Stored | None:
     return Stored(record=record, plan=codec.from_json(Plan, data["plan"]), version=str(data["version"]))
 
 
+async def read(cls: type[T], data: Any) -> T:
+    """Return a value of the ledger's answer as a `cls`, read in a thread; raises `BackendError` for one that it cannot be."""
+    return await _in_thread(lambda: codec.from_json(cls, data))
+
+
+async def read_stored(data: Any) -> Stored | None:
+    """Return the loaded job of an answer, as `read` does."""
+    return await _in_thread(lambda: stored_from(data))
+
+
+async def read_lines(data: Any) -> tuple[LogLine, ...]:
+    """Return the lines of an answer, as `read` does."""
+    return await _in_thread(lambda: tuple(codec.from_json(LogLine, item) for item in data))
+
+
+def field(data: Any, name: str) -> Any:
+    """Return a field of an answer; raises `BackendError` where there is none."""
+    if not isinstance(data, dict) or name not in data:
+        raise BackendError(f"cannot read the answer of the ledger: it has no field {name!r}")
+    return data[name]
+
+
+def number(data: Any, name: str) -> int:
+    """Return a whole number of an answer; raises `BackendError` where it is none."""
+    found = field(data, name)
+    if not isinstance(found, int):
+        raise BackendError(f"cannot read the answer of the ledger: {name}: {found!r:.200} is not allowed; expected a number")
+    return found
+
+
+async def _in_thread(function: Callable[[], T]) -> T:
+    try:
+        return await asyncio.to_thread(function)
+    except (codec.WireError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise BackendError(f"cannot read the answer of the ledger: {str(error)[:500]}") from error
+
+
 def error_to(error: BackendError) -> dict[str, Any]:
     """Return an error as JSON."""
     if isinstance(error, ActionError):
@@ -88,6 +144,8 @@ def error_to(error: BackendError) -> dict[str, Any]:
 
 def error_from(data: Any, *, name: str) -> BackendError:
     """Return the error of such JSON; `name` is the job that the call was about."""
+    if not isinstance(data, dict):
+        return BackendError(f"the ledger answered with an error of an unknown form: {data!r:.200}")
     kind, text = str(data.get("kind")), str(data.get("text"))
     if kind == "ActionError":
         return ActionError(text, fatal=data.get("fatal") is True, waits=data.get("waits") is True)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ipaddress
 import json
 import logging
+import math
+import re
 import secrets
 import shlex
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 
@@ -17,6 +21,8 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access, tls_context
 from rallypoint.backends.ray.working_dir import package
+from rallypoint.kube.http import LimitError, read_body
+from rallypoint.wire import sanitize
 
 __all__ = ["Cluster"]
 
@@ -40,6 +46,12 @@ _MARK = "rallypoint"
 #: How many earlier Ray jobs are asked where the ledger is.
 _LATEST = 3
 
+#: Bytes and JSON values of an answer of dashboard or ledger: any program on the cluster can make it as large as it likes.
+_LARGEST_ANSWER, _VALUES = 32 << 20, 1 << 20
+
+#: Ids of Ray jobs and keys of ledgers that are used in requests.
+_SUBMISSION, _KEY = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII), re.compile(r"[A-Za-z0-9_-]{16,200}", re.ASCII)
+
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
 
@@ -60,7 +72,11 @@ class Cluster:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT), connector=aiohttp.TCPConnector(limit=64)
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT),
+                connector=aiohttp.TCPConnector(limit=64),
+                # A few kilobytes of a compressed answer are gigabytes of text.
+                auto_decompress=False,
+                headers={"Accept-Encoding": "identity"},
             )
         return self._session
 
@@ -74,12 +90,19 @@ class Cluster:
 
     async def version(self) -> dict[str, Any]:
         """Return what the dashboard says of itself; raises `BackendError`."""
-        found: dict[str, Any] = await self._ask("GET", "/api/version")
-        return found
+        return await self._object("GET", "/api/version")
 
     async def jobs(self) -> list[dict[str, Any]]:
         """Return all Ray jobs; raises `BackendError`."""
-        found: list[dict[str, Any]] = await self._ask("GET", "/api/jobs/")
+        found = await self._ask("GET", "/api/jobs/")
+        if not isinstance(found, list):
+            raise BackendError(f"GET {self.access.url}/api/jobs/: the answer is no list; expected the URL of a Ray dashboard")
+        return [job for job in found if isinstance(job, dict)]
+
+    async def _object(self, method: str, path: str, *, missing: Any = None) -> dict[str, Any]:
+        found = await self._ask(method, path, missing=missing)
+        if not isinstance(found, dict):
+            raise BackendError(f"{method} {self.access.url}{path}: the answer is no JSON object; expected Ray's Jobs API")
         return found
 
     async def _ask(self, method: str, path: str, body: Any = None, *, missing: Any = None, data: bytes | None = None) -> Any:
@@ -97,12 +120,16 @@ class Cluster:
                 allow_redirects=False,
                 **({} if self._tls is None else {"ssl": self._tls}),
             ) as answer:
-                text = await answer.text()
+                content = await read_answer(answer, _LARGEST_ANSWER)
                 if answer.status == 404 and missing is not None:
                     return missing
                 if answer.status != 200:
-                    raise BackendError(f"{method} {where}: {_refusal(answer.status, text)}")
-                return json.loads(text) if text.strip().startswith(("{", "[", '"')) else text
+                    raise BackendError(f"{method} {where}: {_refusal(answer.status, content.decode(errors='replace'))}")
+                if content.strip().startswith((b"{", b"[", b'"')):
+                    return await asyncio.to_thread(parse_answer, content)
+                return content.decode(errors="replace")
+        except LimitError as error:
+            raise BackendError(f"{method} {where}: {error}") from error
         except _BROKEN as error:
             raise BackendError(f"cannot reach the Ray dashboard at {self.access.url}: {_words(error)}") from error
         except ValueError as error:
@@ -124,7 +151,7 @@ class Cluster:
             try:
                 await self._ask("POST", "/api/jobs/", body)
             except BackendError as error:
-                if await self._ask("GET", f"/api/jobs/{uid}", missing={}):
+                if await self._object("GET", f"/api/jobs/{uid}", missing={}):
                     return
                 if _NO_AGENT not in str(error) or loop.time() >= until:
                     raise
@@ -157,19 +184,24 @@ class Cluster:
 
     async def _call(self, ledger: tuple[str, str], method: str, job: str, timeout: float, given: Mapping[str, Any]) -> Any:
         url, key = ledger
+        # In a thread: a record of megabytes takes long, and other tasks share the event loop.
+        body = await asyncio.to_thread(json.dumps, given)
         try:
             async with self._opened().post(
                 f"{url}{calls.PATH}{method}",
-                json=given,
-                headers={"Authorization": f"Bearer {key}"},
+                data=body,
+                headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT),
                 allow_redirects=False,
             ) as answer:
-                found = json.loads(await answer.text())
+                content = await read_answer(answer, _LARGEST_ANSWER)
                 if answer.status == 401:
                     raise LedgerLostError(f"the process at the ledger's address is not the ledger: {url}")
-        except (*_BROKEN, ValueError) as error:
+            found = await asyncio.to_thread(parse_answer, content)
+        except (*_BROKEN, LimitError, ValueError) as error:
             raise LedgerLostError(f"cannot reach the ledger at {url}: {_words(error)}") from error
+        if not isinstance(found, dict):
+            raise LedgerLostError(f"the process at the ledger's address is not the ledger: {url}")
         if "error" in found:
             raise calls.error_from(found["error"], name=job)
         return found.get("value")
@@ -180,8 +212,8 @@ class Cluster:
             if self._ledger is not None and self._ledger[0] != lost:
                 return self._ledger
             self._ledger = None
-            for entry in await self._latest():
-                found = await self._line(str(entry["submission_id"]))
+            for submission in await self._latest():
+                found = await self._line(submission)
                 if found is not None and await self._answers(found):
                     self._ledger = found
                     return found
@@ -194,13 +226,17 @@ class Cluster:
         if self._ledger is None:
             await self._find("", job=uid)
 
-    async def _latest(self) -> list[dict[str, Any]]:
+    async def _latest(self) -> list[str]:
+        """Return the ids of the last Ray jobs that found or created a ledger; another program can submit one that says so."""
         own = [
-            job
+            (_start_time(job), str(job["submission_id"]))
             for job in await self.jobs()
-            if (job.get("metadata") or {}).get(_MARK) == self.access.namespace and job.get("status") == _SUCCEEDED
+            if isinstance(job.get("metadata"), dict)
+            and job["metadata"].get(_MARK) == self.access.namespace
+            and job.get("status") == _SUCCEEDED
+            and _SUBMISSION.fullmatch(str(job.get("submission_id")))
         ]
-        return sorted(own, key=lambda job: -(job.get("start_time") or 0))[:_LATEST]
+        return [submission for _, submission in sorted(own, key=lambda one: -one[0])[:_LATEST]]
 
     async def _answers(self, ledger: tuple[str, str]) -> bool:
         with contextlib.suppress(BackendError):
@@ -209,11 +245,11 @@ class Cluster:
         return False
 
     async def _line(self, submission: str) -> tuple[str, str] | None:
-        text = str((await self._ask("GET", f"/api/jobs/{submission}/logs", missing={"logs": ""})).get("logs") or "")
-        for line in text.splitlines():
+        """Return the address and the key in the log of a Ray job, None where it has none that may be used."""
+        answer = await self._object("GET", f"/api/jobs/{submission}/logs", missing={"logs": ""})
+        for line in str(answer.get("logs") or "").splitlines():
             if line.startswith(calls.LINE):
-                found = json.loads(line.removeprefix(calls.LINE))
-                return str(found["url"]), str(found["key"])
+                return read_line(line, dashboard=self.access.url)
         return None
 
     async def bootstrap(self, submission: str) -> tuple[str, str]:
@@ -222,7 +258,7 @@ class Cluster:
         loop = asyncio.get_running_loop()
         until = loop.time() + _BOOTSTRAP
         while True:
-            job = await self._ask("GET", f"/api/jobs/{submission}")
+            job = await self._object("GET", f"/api/jobs/{submission}")
             status = str(job.get("status"))
             if status in _ENDED:
                 break
@@ -231,13 +267,72 @@ class Cluster:
             await asyncio.sleep(_LOOK)
         found = await self._line(submission)
         if found is None:
-            text = str((await self._ask("GET", f"/api/jobs/{submission}/logs")).get("logs") or "")
+            text = str((await self._object("GET", f"/api/jobs/{submission}/logs")).get("logs") or "")
             last = next((line for line in reversed(text.splitlines()) if line.strip()), str(job.get("message") or ""))
             raise BackendError(
                 f"Ray job {submission} could not start the ledger ({status}): {last.strip()[:500]}; the nodes of the cluster "
                 "need the package airflow-provider-rallypoint[agent,client]"
             )
         return found
+
+
+async def read_answer(answer: aiohttp.ClientResponse, limit: int) -> bytes:
+    """Return the body of an answer; raises `LimitError` where it is longer than `limit` bytes, or compressed."""
+    encoding = answer.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise LimitError(f"the answer is compressed ({encoding[:40]!r}); expected one without Content-Encoding")
+    return await read_body(answer, limit)
+
+
+def parse_answer(content: bytes) -> Any:
+    """Return the JSON value of an answer; raises `LimitError` and `ValueError`."""
+    if sum(map(content.count, (b",", b"[", b"{"))) > _VALUES:
+        raise LimitError(f"the answer has more than {_VALUES} JSON values")
+    return sanitize.parse(content)
+
+
+def read_line(line: str, *, dashboard: str) -> tuple[str, str] | None:
+    """Return the address and the key of a ledger from the line that tells them; None for a line that no ledger has written.
+
+    Any program on the cluster can write such a line, and Airflow's API server sends a request to its address.
+    """
+    try:
+        found = json.loads(line.removeprefix(calls.LINE))
+        url, key = str(found["url"]), str(found["key"])
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    shown = f"[{host}]" if ":" in host else host
+    if port is None or url != f"http://{shown}:{port}" or not _KEY.fullmatch(key) or not _is_node(host, dashboard):
+        return None
+    return url, key
+
+
+def _is_node(host: str, dashboard: str) -> bool:
+    """Return whether a ledger may be at a host: at an address of a node, or where the dashboard is."""
+    own = urlsplit(dashboard).hostname or ""
+    if host == own:
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return False  # a ledger has an address, not a name
+    if address.is_loopback:
+        return own == "localhost" or _is_loopback(own)
+    return not (address.is_link_local or address.is_multicast or address.is_unspecified or address.is_reserved)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _start_time(job: Mapping[str, Any]) -> float:
+    began = job.get("start_time")
+    return float(began) if isinstance(began, (int, float)) and math.isfinite(began) else 0.0
 
 
 def _refusal(status: int, text: str) -> str:

@@ -14,7 +14,6 @@ import os
 import signal
 import sys
 import time
-from typing import Any
 
 import ray
 
@@ -55,7 +54,7 @@ class _Inside(Cluster):
         found = await asyncio.to_thread(open_ledger, self.access.namespace, self.access.storage)
         return found["url"], found["key"]
 
-    async def _latest(self) -> list[dict[str, Any]]:
+    async def _latest(self) -> list[str]:
         return []
 
 

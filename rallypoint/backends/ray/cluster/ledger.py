@@ -196,7 +196,7 @@ class Ledger:
 
     async def _answer(self, request: web.Request) -> web.Response:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
-        if not hmac.compare_digest(given.encode(), self._key.encode()):
+        if not hmac.compare_digest(given.encode(errors="replace"), self._key.encode()):
             return web.json_response({"error": {"kind": "BackendError", "text": "the key of the ledger is wrong"}}, status=401)
         method: Callable[[dict[str, Any]], Awaitable[Any]] | None = getattr(self, f"_do_{request.match_info['method']}", None)
         if method is None:
@@ -206,7 +206,7 @@ class Ledger:
             value = await method(json.loads(await request.read() or b"{}"))
         except BackendError as error:
             return web.json_response({"error": calls.error_to(error)}, status=409)
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:
             log.exception("call %s failed", request.match_info["method"])
             return web.json_response({"error": {"kind": "BackendError", "text": f"ledger: {error}"}}, status=500)
         return web.json_response({"value": value})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import abc
+import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 
 __all__ = [
+    "ROLE_OWNER",
     "ActionError",
     "Backend",
     "BackendError",
@@ -38,6 +40,8 @@ __all__ = [
     "SubmitError",
     "Tail",
     "UnitBackend",
+    "is_role_of",
+    "role_claimant",
     "role_job",
 ]
 
@@ -355,6 +359,21 @@ class Backend(abc.ABC):
 def role_job(name: str, role: str) -> str:
     """Return the name of the job that is an elastic role of job `name`."""
     return f"{name}-{role}"
+
+
+#: Who owns the job of an elastic role: its job, and which life of the role it is.
+ROLE_OWNER = re.compile(r"(?P<job>.+)/(?P<attempt>\d{1,9})\.(?P<reset>\d{1,9})\.(?P<incarnation>\d{1,9})", re.ASCII | re.DOTALL)
+
+
+def role_claimant(record: JobRecord) -> str:
+    """Return the claimant of the jobs of the elastic roles of a job."""
+    return f"job {record.name} ({record.uid})"
+
+
+def is_role_of(role: JobRecord, record: JobRecord) -> bool:
+    """Return whether a job is an elastic role of another one: on a cluster any job can have the name of one."""
+    owner = ROLE_OWNER.fullmatch(role.owner)
+    return owner is not None and owner["job"] == record.name and role.claimant in ("", role_claimant(record))
 
 
 class UnitBackend(abc.ABC):

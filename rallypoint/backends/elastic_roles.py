@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import re
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import (
+    ROLE_OWNER,
+    ActionError,
     Backend,
     ConflictError,
     JobFinishedError,
     JobNotFoundError,
     Stored,
     UnitBackend,
+    is_role_of,
+    role_claimant,
     role_job,
 )
 from rallypoint.backends.requests import delete, request_suspension
@@ -29,9 +32,6 @@ from rallypoint.wire.role_plans import role_plan, role_plans, roles_env
 __all__ = ["ElasticRoles", "Supervise"]
 
 log = logging.getLogger("rallypoint.backends.supervise")
-
-#: Says in the record of an elastic role's job which life of the unit it is.
-_OWNER = re.compile(r"(?P<job>.+)/(?P<attempt>\d+)\.(?P<reset>\d+)\.(?P<incarnation>\d+)", re.ASCII | re.DOTALL)
 
 
 class Supervise(Protocol):
@@ -80,7 +80,7 @@ class ElasticRoles:
                 continue
             name = role_job(record.name, role.name)
             stored = await self._units.jobs.load(name)
-            seen = None if stored is None else _seen(record.name, role.name, stored.record)
+            seen = None if stored is None else _seen(record, role.name, stored.record)
             if seen is not None:
                 found.append(seen)
                 self._keep(name, wanted=seen.present)
@@ -91,6 +91,12 @@ class ElasticRoles:
         jobs, name = self._units.jobs, role_job(record.name, key.role)
         owner = _owner(record.name, key)
         stored = await jobs.load(name)
+        if stored is not None and not is_role_of(stored.record, record):
+            raise ActionError(
+                f"role {key.role} cannot start: it runs as job {name}, and a job of this name, which is not its own, exists "
+                f"already (owner {stored.record.owner}); choose another name for the job or for the role",
+                fatal=True,
+            )
         if stored is None or stored.record.owner != owner:
             await self._units.admit(record, plan)
         if stored is None:
@@ -105,7 +111,8 @@ class ElasticRoles:
         own = blueprint.plan
         variables = {**own.env, **self._units.environment(record, plan), **roles_env(plan, role)}
         own = dataclasses.replace(own, env=variables, digest=record.digest, job=record.name)
-        await self._units.jobs.submit(dataclasses.replace(blueprint, plan=own), owner=owner)
+        submitted = dataclasses.replace(blueprint, plan=own, claimant=role_claimant(record))
+        await self._units.jobs.submit(submitted, owner=owner)
 
     async def _again(self, stored: Stored, owner: str, now: float) -> None:
         record = stored.record
@@ -128,9 +135,11 @@ class ElasticRoles:
         """Delete the jobs of all elastic roles, of which nothing runs any more."""
         await self.close()
         for role in role_plans(plan):
-            if role.elastic:
+            name = role_job(record.name, role.name)
+            stored = await self._units.jobs.load(name) if role.elastic else None
+            if stored is not None and is_role_of(stored.record, record):
                 with contextlib.suppress(JobNotFoundError):
-                    await delete(self._units.jobs, role_job(record.name, role.name), holder=self._holder)
+                    await delete(self._units.jobs, name, holder=self._holder)
 
     async def close(self) -> None:
         """Supervise none of them any more."""
@@ -160,10 +169,10 @@ def _owner(job: str, key: UnitKey) -> str:
     return f"{job}/{key.attempt}.{key.reset}.{key.incarnation}"
 
 
-def _seen(job: str, role: str, record: JobRecord) -> UnitSeen | None:
+def _seen(job: JobRecord, role: str, record: JobRecord) -> UnitSeen | None:
     """Return the unit whose job has this record; None for a job that is none of ours."""
-    life = _OWNER.fullmatch(record.owner)
-    if life is None or life["job"] != job:
+    life = ROLE_OWNER.fullmatch(record.owner)
+    if life is None or not is_role_of(record, job):
         return None
     attempt, reset, incarnation = (int(life[name]) for name in ("attempt", "reset", "incarnation"))
     key = UnitKey(role=role, attempt=attempt, reset=reset, index=0, incarnation=incarnation)

@@ -19,6 +19,8 @@ from rallypoint.backends.contract import (
     JobNotFoundError,
     ResizeError,
     Stored,
+    SubmitError,
+    is_role_of,
     role_job,
 )
 from rallypoint.backends.supervise import supervise
@@ -96,6 +98,7 @@ async def submit_or_adopt(
         stored = await backend.load(name)
         try:
             if stored is None:
+                await _require_free_names(backend, blueprint)
                 return Adoption(stored=await backend.submit(blueprint, owner=owner), how=How.SUBMITTED)
             foreign = _is_foreign(stored.record, blueprint)
             if foreign and not stored.record.collected_by and not stored.record.deletion:
@@ -113,6 +116,18 @@ async def submit_or_adopt(
         if adoption is not None:
             return adoption
         await supervise(backend, name, holder=owner, clock=clock)
+
+
+async def _require_free_names(backend: Backend, blueprint: Blueprint) -> None:
+    """Raise `SubmitError` where another job has the name of an elastic role's job."""
+    plan = blueprint.plan
+    roles = {role_job(plan.name, role.name): role.name for role in role_plans(plan) if role.elastic}
+    taken = roles.keys() & set(await backend.units(plan.name).jobs.names()) if roles else ()
+    for name in sorted(taken):
+        raise SubmitError(
+            f"roles.{roles[name]}: runs as job {name}, and a job of this name exists already; choose another name for the job "
+            f"or for the role, or delete that job with: rallypoint delete {name}"
+        )
 
 
 def _may_be_kept(record: JobRecord, blueprint: Blueprint) -> bool:
@@ -306,7 +321,11 @@ async def role_of(backend: Backend, stored: Stored, role: str) -> tuple[Backend,
     if role not in elastic:
         told = f"role {role!r} is not allowed" if role else "a job with several roles has no size of its own"
         raise ResizeError(f"job {name}: {told}; {allowed}")
-    return backend.units(name).jobs, role_job(name, role)
+    jobs, own = backend.units(name).jobs, role_job(name, role)
+    found = await jobs.load(own)
+    if found is not None and not is_role_of(found.record, stored.record):
+        raise ResizeError(f"job {name}: role {role!r} has not begun; another job has its name, {own}")
+    return jobs, own
 
 
 def _require_unfinished(record: JobRecord, done: str) -> None:

@@ -59,7 +59,10 @@ def own_folder(path: Path) -> OwnedFolder:
 def _sweep(base: Path) -> None:
     for path in base.glob(f"{_PREFIX}*"):
         try:
-            lock = os.open(path / _LOCK, os.O_RDWR | os.O_CLOEXEC)
+            # Anyone can make such a folder there, with a link or a pipe in it.
+            if path.lstat().st_uid != os.geteuid():
+                continue
+            lock = os.open(path / _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
             continue  # another user's, or removed at this moment
         try:

@@ -124,7 +124,7 @@ async def _live(services: Services, args: argparse.Namespace) -> Case:
     async with services.backend(args.where) as backend:
         case = await _case(backend, args.job, args.where)
         roles = []
-        for role in await roles_of(backend, case.plan) if case.plan is not None else ():
+        for role in await roles_of(backend, case.record, case.plan) if case.plan is not None else ():
             found = await _case(backend.units(args.job).jobs, role.record.name, args.where)
             roles.append((role.name, found))
         return dataclasses.replace(case, roles=tuple(roles))

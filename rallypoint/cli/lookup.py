@@ -55,15 +55,15 @@ async def _document(backend: Backend, stored: Stored) -> JobDocument:
     record = stored.record
     status, supervisor = await backend.status(record.name), await supervisor_of(backend, record)
     age = None if status is None or record.finished else await backend.status_age(record.name, status)
-    roles = await roles_of(backend, stored.plan)
+    roles = await roles_of(backend, stored.record, stored.plan)
     return JobDocument(record=record, plan=stored.plan, status=status, supervisor=supervisor, status_age=age, roles=roles)
 
 
-async def roles_of(backend: Backend, plan: Plan) -> tuple[RoleDocument, ...]:
+async def roles_of(backend: Backend, record: JobRecord, plan: Plan) -> tuple[RoleDocument, ...]:
     """Return the elastic roles of a job that have started; none for a job with one role."""
     from rallypoint.report.roles import read_roles  # noqa: PLC0415  as above
 
-    roles = await read_roles(backend, plan)
+    roles = await read_roles(backend, record, plan)
     return tuple(RoleDocument(name=one.name, record=one.record, plan=one.plan, status=one.status) for one in roles)
 
 

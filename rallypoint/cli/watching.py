@@ -91,7 +91,7 @@ async def _show(services: Services, job: Watched, screen: Screen) -> JobDocument
     async with services.backend(job.where) as backend:
         async for seen in watch(backend, job.name):
             supervisor = await supervisor_of(backend, seen.record)
-            roles = await roles_of(backend, seen.plan)
+            roles = await roles_of(backend, seen.record, seen.plan)
             last = JobDocument(record=seen.record, plan=seen.plan, status=seen.status, supervisor=supervisor, roles=roles)
             screen.show(last)
     if last is None:

@@ -288,7 +288,8 @@ def _read_share(value: Any) -> Fraction:
     """Return a number of devices: a whole one, or a fraction of one device (`0.5`, `1/3`)."""
     text = value if isinstance(value, (str, Fraction)) else read_number(value)
     try:
-        share = Fraction(text) if len(str(text)) <= _LONGEST_SHARE and "_" not in str(text) else None
+        # Of an exponent of ten digits `Fraction` makes a number that fills the memory.
+        share = Fraction(text) if len(str(text)) <= _LONGEST_SHARE and not re.search("[_eE]", str(text)) else None
     except (ValueError, ZeroDivisionError):
         share = None
     if share is None or share < 0 or (share > 1 and share.denominator != 1) or share > _MOST_DEVICES:

@@ -158,7 +158,7 @@ class Looker:
                 # Not `status`, which connects to the job's coordinator at an address that a pod of the job has set.
                 status = None if stored is None else await backend.written(job)
                 age = None if status is None else await backend.status_age(job, status)
-                roles = () if stored is None else await read_roles(backend, stored.plan, live=False)
+                roles = () if stored is None else await read_roles(backend, stored.record, stored.plan, live=False)
                 self._seen[key] = _Seen(at=self._clock(), stored=stored, status=status, age=age, roles=roles)
             finally:
                 self._forget(now)

@@ -130,7 +130,7 @@ async def conclude(backend: Backend, record: JobRecord) -> Ending:
     """Return how a finished job ended."""
     stored = await backend.load(record.name) if record.conductor is not None else None
     plan = None if stored is None else stored.plan
-    jobs = () if plan is None else await read_roles(backend, plan)
+    jobs = () if plan is None else await read_roles(backend, record, plan)
     # In a thread, because a record may have megabytes, and other triggers share the event loop.
     return await asyncio.to_thread(_ending, record, await backend.status(record.name), plan, jobs)
 

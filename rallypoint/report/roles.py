@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -16,6 +16,7 @@ from rallypoint.report.story import story_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.supervision.resizing import sized
 from rallypoint.supervision.role_records import RoleRecord
+from rallypoint.wire.bounds import VALUES
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, role_plan, role_plans
 from rallypoint.wire.status import JobStatus
@@ -47,6 +48,9 @@ ENDED = {
     Phase.EMPTY: "-",
 }
 
+
+#: Values in the records and statuses of all roles of a job that are read at once.
+_LARGEST = 4 * VALUES
 
 #: Number of incidents of one role in XCom.
 _XCOM = 20
@@ -137,25 +141,41 @@ class RoleStory:
         }
 
 
-async def read_roles(backend: Backend, plan: Plan, *, live: bool = True) -> tuple[RoleSeen, ...]:
-    """Return the elastic roles of a job that have begun; `live` asks their coordinators. Raises `BackendError`."""
-    from rallypoint.backends.contract import role_job  # noqa: PLC0415  brings pydantic
+async def read_roles(backend: Backend, record: JobRecord, plan: Plan, *, live: bool = True) -> tuple[RoleSeen, ...]:
+    """Return the elastic roles of a job that have begun; `live` asks their coordinators. Raises `BackendError`.
 
-    found = []
+    Scripts can write large records and statuses of all roles of their job: once `_LARGEST` values were read, no more are.
+    """
+    from rallypoint.backends.contract import is_role_of, role_job  # noqa: PLC0415  brings pydantic
+
+    found, left = [], _LARGEST
     # Not `role_plans`, which reads megabytes in the event loop of others.
     for role in [str(item.get("name")) for item in plan.roles if item.get("elastic")]:
         jobs, name = backend.units(plan.name).jobs, role_job(plan.name, role)
         stored = await jobs.load(name)
-        if stored is not None:
-            status = await (jobs.status(name) if live else jobs.written(name))
-            own = sized(stored.plan, stored.record)
-            found.append(RoleSeen(name=role, record=stored.record, plan=own, status=status))
+        if stored is None or not is_role_of(stored.record, record):
+            continue
+        status = await (jobs.status(name) if live else jobs.written(name))
+        left -= await asyncio.to_thread(_values, (stored.record, status))
+        own = sized(stored.plan, stored.record)
+        found.append(RoleSeen(name=role, record=stored.record, plan=own, status=status))
+        if left <= 0:
+            break
     return tuple(found)
+
+
+def _values(value: Any) -> int:
+    """Return how many values a message has, those of its parts included."""
+    if isinstance(value, (tuple, list)):
+        return 1 + sum(map(_values, value))
+    if isinstance(value, Mapping):
+        return 1 + sum(map(_values, value.values()))
+    return 1 + (sum(map(_values, vars(value).values())) if dataclasses.is_dataclass(value) else 0)
 
 
 async def tail_of(backend: Backend, stored: Stored, role: str, *, lines: int, rank: int) -> Tail:
     """Return the last lines of one rank of a job or of one of its roles; raises `BackendError`."""
-    from rallypoint.backends.contract import BackendError, role_job  # noqa: PLC0415  brings pydantic
+    from rallypoint.backends.contract import BackendError, is_role_of, role_job  # noqa: PLC0415  brings pydantic
 
     name = stored.record.name
     if not stored.plan.roles:
@@ -166,6 +186,9 @@ async def tail_of(backend: Backend, stored: Stored, role: str, *, lines: int, ra
         raise BackendError(f"job {name} has no role {role!r}") from None
     units = backend.units(name)
     if found.elastic:
+        job = await units.jobs.load(role_job(name, role))
+        if job is None or not is_role_of(job.record, stored.record):
+            raise BackendError(f"role {role} of job {name} has not begun")
         return await units.jobs.tail(role_job(name, role), lines=lines, rank=rank)
     return await units.tail(stored.record, found, lines=lines, rank=rank)
 

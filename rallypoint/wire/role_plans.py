@@ -20,6 +20,9 @@ __all__ = ["DEVICES", "UNITS", "RolePlan", "place_env", "role_plan", "role_plans
 #: Instances of the simple roles of a job, and devices of all instances: a script can write its own plan.
 UNITS, DEVICES = MAX_NODES, 1 << 17
 
+#: The name of a role or of a place.
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,126}[A-Za-z0-9])?", re.ASCII)
+
 #: A number of devices, whole or a fraction.
 _SHARE = re.compile(r"[0-9]{1,6}(/[1-9][0-9]{0,5})?")
 
@@ -96,6 +99,10 @@ def write_share(share: Fraction) -> str:
 
 def _read(item: Any) -> RolePlan:
     role = codec.from_json(RolePlan, item)
+    for field_name, name in (("name", role.name), ("place", role.place)):
+        # A script can write its own plan, and these are parts of paths.
+        if not _NAME.fullmatch(name) and (name or field_name == "name"):
+            raise codec.WireError(field_name, name, "letters, digits, '-', '_' and '.'")
     if role.devices and not _SHARE.fullmatch(role.devices):
         raise codec.WireError("devices", role.devices, "a number of devices such as 2 or 1/2")
     return role

@@ -10,14 +10,15 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.contract import ActionError, Backend
+from rallypoint.backends.contract import ActionError, Backend, SubmitError, is_role_of
 from rallypoint.backends.requests import request_deletion, request_resumption, request_suspension, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Snapshot
+from rallypoint.report.roles import read_roles
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.supervision.role_records import UnitKey, UnitState
 from rallypoint.wire.env import MASKED
-from rallypoint.wire.status import Outcome
+from rallypoint.wire.status import Event, Outcome
 from tests.backends.crashing import Crashed, Crashing
 from tests.backends.stage import FakeStage, running, verdict
 
@@ -318,3 +319,82 @@ async def test_the_last_words_of_an_instance_are_masked(place):
     assert record is not None
     assert "judge 0: cannot log in with ***" in record.to_json()
     assert secret not in record.to_json()
+
+
+# --- Another job with the name of a role's job -----------------------------------------------------------------------------
+
+
+async def foreign(place: FakeStage) -> JobRecord:
+    """Submit a job of another owner that has the name of the trainer's job, and let it run."""
+    job = place.job(name="rl-trainer", entrypoint="other.py", nodes=2)
+    await submit_or_adopt(place.backend, place.backend.plan(job), owner="bob", clock=place.world.clock)
+    return place.world.record("rl-trainer")
+
+
+async def test_a_job_whose_role_has_the_name_of_another_job_is_refused(place):
+    """Names of jobs are shared on a cluster."""
+    other = await foreign(place)
+
+    with pytest.raises(SubmitError, match=r"roles\.trainer: runs as job rl-trainer, and a job of this name exists already"):
+        await submit(place)
+
+    assert await place.backend.names() == ("rl-trainer",)
+    assert place.world.record("rl-trainer") == other
+
+
+async def test_no_other_job_is_taken_for_a_role(place):
+    """One that came between: it is neither started again nor shown nor deleted, and the job fails with a sentence."""
+    await submit(place)
+    other = await foreign(place)
+
+    record = await drive(place, Story(place))
+
+    assert record is not None
+    assert record.phase is Phase.FAILED
+    assert record.verdict is not None
+    assert "a job of this name, which is not its own, exists already (owner bob)" in record.verdict.message
+    plan = place.backend.plan(place.job(name="rl", roles=ROLES)).plan
+    assert await read_roles(place.backend, record, plan) == ()
+    await request_deletion(place.backend, "rl")
+    assert await drive(place, Story(place)) is None
+    assert place.world.record("rl-trainer") == other
+
+
+async def test_a_role_belongs_to_one_job_of_its_name(place):
+    """What an earlier job of the name has left is not taken for its own, either."""
+    await submit(place)
+    seen: list[JobRecord] = []
+
+    def look() -> None:
+        seen.extend((place.world.record("rl"), place.world.record("rl-trainer")))
+        ends(place, "judge", 0, 0)()
+
+    await drive(place, Story(place, (all_run(place), look), (lambda: True, says(place, Outcome.SUCCEEDED))))
+    record, role = seen
+
+    assert is_role_of(role, record)
+    assert is_role_of(dataclasses.replace(role, claimant=""), record)
+    assert not is_role_of(role, dataclasses.replace(record, uid="another"))
+    assert not is_role_of(role, dataclasses.replace(record, name="r"))
+    assert not is_role_of(dataclasses.replace(role, owner="bob"), record)
+
+
+async def test_of_many_large_roles_only_some_are_read(place):
+    """Scripts could write 8 MiB for each of 256 roles, and the API server would hold all of it."""
+    roles = {f"t{number}": {"entrypoint": "train.py"} for number in range(12)}
+    blueprint = place.backend.plan(place.job(name="rl", roles=roles))
+    await submit_or_adopt(place.backend, blueprint, owner="ann", clock=place.world.clock)
+    told = place.world.record("rl")
+    events = tuple(Event(at=1.0, kind="a", detail="b") for _ in range(4096))
+    conditions = tuple(Event(at=1.0, kind="a", detail="b") for _ in range(8000))
+    for name in roles:
+        job = place.job(name=f"rl-{name}", entrypoint="train.py")
+        await place.backend.submit(place.backend.plan(job), owner="rl/1.0.1")
+        stored = await place.backend.load(f"rl-{name}")
+        large = dataclasses.replace(stored.record, history=events, charges=tuple(map(float, range(8000))))
+        await place.backend.save(large, version=stored.version)
+        place.say(dataclasses.replace(running(large), events=conditions))
+
+    found = await read_roles(place.backend, told, blueprint.plan)
+
+    assert 1 < len(found) < len(roles)

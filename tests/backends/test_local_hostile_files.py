@@ -24,10 +24,12 @@ from rallypoint.backends.local.node import NodeFolder, Shim
 from rallypoint.backends.local.shim import SHIM_FILE
 from rallypoint.backends.local.store import Store
 from rallypoint.backends.local.units import _lives
+from rallypoint.checkpoint.owned import new_name, own_folder
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import VALUES
+from rallypoint.wire.env import JOB_MARK
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.role_plans import RolePlan
 from tests.waiting import eventually
@@ -357,3 +359,29 @@ def test_no_more_folders_are_looked_at_than_a_job_can_need(tmp_path, monkeypatch
         job.node(number, 1, 1).path.mkdir(parents=True)
 
     assert len(list(job.nodes())) == 10
+
+
+def test_a_process_of_another_user_is_no_part_of_a_node(tmp_path):
+    """Marks of jobs are no secret: such a process kept a node of root's job that was lost, and its end waited for it."""
+    mark = f"u-{os.getpid()}/1/0/1"
+    process = subprocess.Popen(["sleep", "1000"], env={**os.environ, JOB_MARK: mark})
+    try:
+        fields = {"attempt": 1, "mark": mark, "cgroup": "", "host": "h", "started_at": 1.0, "command": ()}
+        shim = Shim(boot_id=proc.boot_id(), pid=1, start_ticks=1, **fields)
+        eventually(lambda: shim.left_something(os.geteuid()), why="the process has its variable")
+        assert not shim.left_something(os.geteuid() + 1)
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("plant", [os.symlink, lambda _, path: os.mkfifo(path)], ids=["link", "pipe"])
+def test_no_lock_of_a_snapshot_folder_is_followed(tmp_path, precious, plant):
+    """Anyone can make a folder of that name in shared memory; a pipe would stop each worker that starts."""
+    folder = tmp_path / "rallypoint-snapshots-x"
+    folder.mkdir()
+    plant(precious, folder / "owner")
+
+    own_folder(tmp_path / new_name()).remove()
+
+    assert precious.read_text() == PRECIOUS

@@ -123,6 +123,9 @@ def role(**changed: Any) -> dict[str, Any]:
             f"roles: '{UNITS + 1} instances' is not allowed; expected at most {UNITS} instances",
         ),
         ({"total": -1}, "total: -1 is not allowed"),
+        ({"name": "**/x"}, "name: '**/x' is not allowed; expected letters, digits"),
+        ({"name": "/etc"}, "name: '/etc' is not allowed"),
+        ({"place": "../x"}, "place: '../x' is not allowed"),
         ({"per_group": 0}, "per_group: 0 is not allowed; expected a number from 1 to 999999"),
         ({"devices": "30000000"}, "devices: '30000000' is not allowed; expected a number of devices such as 2 or 1/2"),
         ({"devices": "1/0"}, "devices: '1/0' is not allowed"),
@@ -136,7 +139,10 @@ def role(**changed: Any) -> dict[str, Any]:
 )
 def test_a_role_with_hostile_numbers_is_refused(changed: dict[str, Any], text: str) -> None:
     """Its script can write them into its plan, and the trigger of its task reads it."""
-    for read in (lambda: role_plans(plan(role(**changed))), lambda: role_plan(plan(role(**changed)), "judge")):
+    for read in (
+        lambda: role_plans(plan(role(**changed))),
+        lambda: role_plan(plan(role(**changed)), changed.get("name", "judge")),
+    ):
         with pytest.raises(codec.WireError) as refused:
             read()
         assert text in str(refused.value)

@@ -96,11 +96,11 @@ class Shim:
             os.close(descriptor)
         return True
 
-    def left_something(self) -> bool:
-        """Return whether a process of the node runs, whatever became of the shim."""
+    def left_something(self, user: int) -> bool:
+        """Return whether a process of the node, which is of `user`, runs, whatever became of the shim."""
         if proc.boot_id() != self.boot_id:
             return False
-        return cgroup.populated(self.cgroup) or bool(proc.marked(self.mark))
+        return cgroup.populated(self.cgroup) or any(proc.owner(pid) == user for pid in proc.marked(self.mark))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,13 +144,16 @@ class NodeFolder:
         ended = read_optional(Exit, self.path / EXIT_FILE)
         if ended is None and not alive:
             reason = f"its parent process (shim), pid {shim.pid}, exited without writing an exit file"
-            return self._seen(shim, state=NodeState.LOST, present=shim.left_something(), reason=reason)
+            return self._seen(shim, state=NodeState.LOST, present=shim.left_something(self._owner()), reason=reason)
         if ended is None:
             return self._seen(shim, state=NodeState.ENDING if self._asked_to_end() else NodeState.RUNNING, present=True)
         if ended.exit_code is None:
             return self._seen(shim, state=NodeState.LOST, present=alive, reason=ended.reason)
         state = NodeState.FAILED if ended.exit_code else NodeState.SUCCEEDED
         return self._seen(shim, state=state, present=alive, exit_code=ended.exit_code, reason=ended.reason)
+
+    def _owner(self) -> int:
+        return (self.path / SHIM_FILE).lstat().st_uid
 
     def _asked_to_end(self) -> bool:
         return (self.path / _ENDING_FILE).exists()
@@ -228,7 +231,7 @@ class NodeFolder:
     def cgroup(self) -> str:
         """Return the cgroup of this node, "" without one, or where the user who wrote `shim.json` does not own it."""
         shim = self.shim()
-        return "" if shim is None else cgroup.of_user(shim.cgroup, (self.path / SHIM_FILE).lstat().st_uid)
+        return "" if shim is None else cgroup.of_user(shim.cgroup, self._owner())
 
     def _end_leftovers(self, shim: Shim, user: int, *, force: bool) -> None:
         lock = durable.try_lock(str(self.path / LOCK_FILE))
@@ -238,7 +241,7 @@ class NodeFolder:
             return
         try:
             deadline = time.monotonic() + (_KILL_TIMEOUT if force else 0.0)
-            while shim.left_something():
+            while shim.left_something(user):
                 if force:
                     cgroup.kill(cgroup.of_user(shim.cgroup, user))
                 proc.send_to_marked(shim.mark, signal.SIGKILL if force else signal.SIGTERM, user=user)

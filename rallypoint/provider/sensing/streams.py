@@ -16,7 +16,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rallypoint.backends.contract import Backend, BackendError, Changes, JobNotFoundError, role_job
+from rallypoint.backends.contract import Backend, BackendError, Changes, JobNotFoundError, is_role_of, role_job
 from rallypoint.provider.place import Place
 from rallypoint.provider.sensing.conditions import Condition
 from rallypoint.provider.sensing.evaluation import judge
@@ -72,7 +72,7 @@ async def _see_role(backend: Backend, job: JobRecord, role: RolePlan, *, live: b
         return Sight(record=simple_record(job, role))
     jobs, name = backend.units(job.name).jobs, role_job(job.name, role.name)
     own = await jobs.load(name)
-    if own is None:
+    if own is None or not is_role_of(own.record, job):
         return Sight(record=elastic_record(job, None, name))
     status = await (jobs.status(name) if live else jobs.written(name))
     return Sight(record=elastic_record(job, own.record, name), status=status, max_nodes=own.plan.max_nodes)

@@ -50,7 +50,7 @@ async def published_page(
     if stored is None:
         return None
     status = await backend.status(name)
-    roles = await read_roles(backend, stored.plan)
+    roles = await read_roles(backend, stored.record, stored.plan)
 
     def made() -> dict[str, Any]:
         if stored.plan.roles:

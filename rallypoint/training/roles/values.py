@@ -150,6 +150,7 @@ class _Encoder:
 class _Decoder:
     def __init__(self, buffers: Sequence[Buffer], *, pickles: bool) -> None:
         self._buffers, self._pickles = buffers, pickles
+        self._read: set[int] = set()
         self._readers: dict[str, Callable[[Any, int], Any]] = {
             "$array": self._array,
             "$bytes": lambda told, _: bytes(self._buffer(told)),
@@ -190,6 +191,10 @@ class _Decoder:
     def _buffer(self, index: Any) -> Buffer:
         if type(index) is not int or not 0 <= index < len(self._buffers):
             raise ProtocolError(f"value: refers to buffer {str(index)[:40]}, but the message has {len(self._buffers)} buffers")
+        # A copy for each mention of one buffer would make gigabytes of a small message.
+        if index in self._read:
+            raise ProtocolError(f"value: buffer {index} belongs to two values; expected one value for each buffer")
+        self._read.add(index)
         return self._buffers[index]
 
     def _shaped(self, told: Any, size: int) -> tuple[Any, ...]:

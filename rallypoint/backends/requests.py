@@ -122,7 +122,9 @@ async def _require_free_names(backend: Backend, blueprint: Blueprint) -> None:
     """Raise `SubmitError` where another job has the name of an elastic role's job."""
     plan = blueprint.plan
     roles = {role_job(plan.name, role.name): role.name for role in role_plans(plan) if role.elastic}
-    taken = roles.keys() & set(await backend.units(plan.name).jobs.names()) if roles else ()
+    # Elsewhere the jobs of roles are in a place of their own, which is not there yet.
+    shared = bool(roles) and backend.units(plan.name).jobs is backend
+    taken = roles.keys() & set(await backend.names()) if shared else ()
     for name in sorted(taken):
         raise SubmitError(
             f"roles.{roles[name]}: runs as job {name}, and a job of this name exists already; choose another name for the job "

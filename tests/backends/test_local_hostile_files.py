@@ -367,8 +367,17 @@ def test_a_process_of_another_user_is_no_part_of_a_node(tmp_path):
     mark = f"u-{os.getpid()}/1/0/1"
     process = subprocess.Popen(["sleep", "1000"], env={**os.environ, JOB_MARK: mark})
     try:
-        fields = {"attempt": 1, "mark": mark, "cgroup": "", "host": "h", "started_at": 1.0, "command": ()}
-        shim = Shim(boot_id=proc.boot_id(), pid=1, start_ticks=1, **fields)
+        shim = Shim(
+            boot_id=proc.boot_id(),
+            pid=1,
+            start_ticks=1,
+            attempt=1,
+            mark=mark,
+            cgroup="",
+            host="h",
+            started_at=1.0,
+            command=(),
+        )
         eventually(lambda: shim.left_something(os.geteuid()), why="the process has its variable")
         assert not shim.left_something(os.geteuid() + 1)
     finally:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import Backend, Blueprint, LogLine, Tail, UnitBackend
+from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.placement import FILE
 from rallypoint.job import load_job
 from rallypoint.supervision.record import JobRecord
@@ -42,7 +43,7 @@ class RayUnits(UnitBackend):
 
     async def observe(self, record: JobRecord, plan: Plan) -> tuple[UnitSeen, ...]:
         """Return what the ledger knows of the hosts; see `UnitBackend.observe`."""
-        return codec.from_json(tuple[UnitSeen, ...], await self._call("observe", record))
+        return await calls.read(tuple[UnitSeen, ...], await self._call("observe", record))
 
     async def admit(self, record: JobRecord, plan: Plan) -> None:
         """Reserve the base group; see `UnitBackend.admit`."""
@@ -63,10 +64,11 @@ class RayUnits(UnitBackend):
     async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
         """Return the job of an elastic role, with its bundles in the base group; see `UnitBackend.blueprint`."""
         data = await self._call("blueprint", record, role=role.name)
-        self._environment = {str(name): str(value) for name, value in data["environment"].items()}
-        job = await asyncio.to_thread(load_job, data["document"], based=False)
-        own = codec.from_json(Plan, data["plan"])
-        return Blueprint(job=job, plan=own, objects=(), attached={FILE: data["placement"]})
+        environment = await calls.read(dict[str, str], calls.field(data, "environment"))
+        job = await asyncio.to_thread(load_job, calls.field(data, "document"), based=False)
+        own = await calls.read(Plan, calls.field(data, "plan"))
+        self._environment = environment
+        return Blueprint(job=job, plan=own, objects=(), attached={FILE: str(calls.field(data, "placement"))})
 
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
         """Return what the last blueprint said."""
@@ -78,16 +80,16 @@ class RayUnits(UnitBackend):
         """Read the copies of the output that the ledger has; see `UnitBackend.logs`."""
         while True:
             data = await self._call("logs", record, role=role.name, rank=rank, cursor=cursor)
-            for item in data["lines"]:
-                line = codec.from_json(LogLine, item)
+            lines = await calls.read_lines(calls.field(data, "lines"))
+            for line in lines:
                 cursor = line.cursor
                 yield line
-            if data["lines"]:
+            if lines:
                 continue
-            if data["over"] or not follow:
+            if calls.field(data, "over") or not follow:
                 return
             await asyncio.sleep(_FOLLOW)
 
     async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of these copies; see `UnitBackend.tail`."""
-        return codec.from_json(Tail, await self._call("tail", record, role=role.name, lines=lines, rank=rank))
+        return await calls.read(Tail, await self._call("tail", record, role=role.name, lines=lines, rank=rank))

@@ -57,6 +57,20 @@ def test_a_seed_draws_the_same_mutants_again(tmp_path):
     assert len(mutants.draw(tmp_path, ["supervision"], seed=7, count=99)) == 4
 
 
+def test_a_change_elsewhere_does_not_change_the_draw(tmp_path):
+    """Neither another function above, nor another name of the module."""
+    drawn = []
+    for name, text in (("late.py", SOURCE), ("later.py", f"\ndef other():\n    return 1\n{SOURCE}")):
+        folder = tmp_path / name / "rallypoint" / "supervision"
+        folder.mkdir(parents=True)
+        (folder / name).write_text(text)
+        found = mutants.draw(tmp_path / name, ["supervision"], seed=7, count=99)
+        drawn.append([mutant.key for mutant in found if not mutant.key.startswith("other ")])
+
+    assert drawn[0] == drawn[1]
+    assert len(set(drawn[0])) == 4
+
+
 def test_files_that_name_the_module_run_first(tmp_path):
     """Then the tests of its folder without them, then all others, and on request those with real processes."""
     texts = {

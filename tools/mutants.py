@@ -4,9 +4,10 @@
     python tools/mutants.py --seed 1 --count 30 --list          only list them
     python tools/mutants.py --seed 1 --count 30 --only 4,17     two of them
 
-Mutants are drawn with equal chances for each place in the named folders of the package. Each is tried in a copy of this
-checkout: first the test files that name the changed module, then the tests of the same folder, then all other unit tests, then
-the live sample (`--live`). The first failed test kills the mutant, and so does a part that takes more than `LIMIT` seconds.
+Mutants are drawn with equal chances for each place in the named folders of the package; a change elsewhere, or a moved module,
+does not change the draw. Each is tried in a copy of this checkout: first the test files that name the changed module, then the
+tests of the same folder, then all other unit tests, then the live sample (`--live`). The first failed test kills the mutant,
+and so does a part that takes more than `LIMIT` seconds.
 The exit code is 1 when fewer than `--least` of them were killed.
 """
 
@@ -14,9 +15,10 @@ from __future__ import annotations
 
 import argparse
 import ast
+import collections
 import copy
+import hashlib
 import os
-import random
 import re
 import shutil
 import subprocess
@@ -55,13 +57,18 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Mutant:
-    """One change: `index` counts the changeable places of the file in the order of `places`."""
+    """One change.
+
+    `index` counts the changeable places of the file in the order of `places`; `key` names the place as long as its function
+    stays as it is.
+    """
 
     path: Path
     index: int
     line: int
     before: str
     after: str
+    key: str
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line}: {self.before}  ->  {self.after}"
@@ -92,30 +99,36 @@ def draw(root: Path, folders: Sequence[str], *, seed: int, count: int) -> list[M
     """Return `count` different mutants, drawn with equal chances among all places of the folders."""
     paths = sorted({path for folder in folders for path in (root / "rallypoint" / folder).rglob("*.py")})
     everything = [mutant for path in paths for mutant in mutants(path.read_text(), path.relative_to(root))]
-    return random.Random(seed).sample(everything, min(count, len(everything)))
+    return sorted(everything, key=lambda mutant: hashlib.sha256(f"{seed} {mutant.key}".encode()).digest())[:count]
 
 
 def mutants(text: str, path: Path) -> Iterator[Mutant]:
     """Yield each mutant of a file."""
-    tree = ast.parse(text)
-    for index, node in enumerate(places(tree)):
+    alike: collections.Counter[str] = collections.Counter()
+    for index, (function, node) in enumerate(places(ast.parse(text))):
         changed = _changed(copy.deepcopy(node))
-        yield Mutant(path=path, index=index, line=node.lineno, before=ast.unparse(node), after=ast.unparse(changed))
+        before, after = ast.unparse(node), ast.unparse(changed)
+        known = f"{function} {before} {after}"
+        alike[known] += 1
+        yield Mutant(path=path, index=index, line=node.lineno, before=before, after=after, key=f"{known} {alike[known]}")
 
 
 def mutated(text: str, index: int) -> str:
     """Return the source with the place `index` changed; comments and layout are lost."""
     tree = ast.parse(text)
-    _changed(list(places(tree))[index])
+    _changed(list(places(tree))[index][1])
     return ast.unparse(tree)
 
 
-def places(tree: ast.Module) -> Iterator[ast.expr]:
-    """Yield the expressions that can be changed: comparisons, `and` and `or`, `not`, numbers and truth values in functions."""
+def places(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
+    """Yield the expressions that can be changed, with the names of their functions.
+
+    They are comparisons, `and` and `or`, `not`, numbers and truth values.
+    """
     for function in ast.walk(tree):
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
             for statement in function.body:
-                yield from _places_in(statement)
+                yield from ((function.name, place) for place in _places_in(statement))
 
 
 def _places_in(node: ast.AST) -> Iterator[ast.expr]:

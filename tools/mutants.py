@@ -134,6 +134,8 @@ def places(tree: ast.Module) -> Iterator[tuple[str, ast.expr]]:
 def _places_in(node: ast.AST) -> Iterator[ast.expr]:
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.JoinedStr)):
         return  # A function inside has its own turn; texts for people are no behaviour.
+    if isinstance(node, ast.keyword) and node.arg == "strict":
+        return  # It asserts what is always so.
     match node:
         case ast.Compare(ops=[operator]) if type(operator) in _COMPARISONS:
             yield node

@@ -416,6 +416,14 @@ def test_reports_that_are_refused(change: dict[str, object], stale: bool, reason
     assert (refused.stale, refused.reason) == (stale, reason)
 
 
+def test_every_slot_has_one_agent() -> None:
+    """The first one, too; a spare has no slot, and any number may come."""
+    refused = rendezvous.refusal(training(), report(0, agent="twin"))
+    assert refused is not None
+    assert refused.reason == "node 0 is already used by agent agent-0.1 on host-0"
+    assert rendezvous.refusal(training(), report(-1, agent="spare")) is None
+
+
 def test_an_attempt_of_the_past_is_stale() -> None:
     """An agent of an attempt that was reset must end."""
     state = rendezvous.new(TWO, job="digits", uid="u1", attempt=2, term=2, now=0.0)

@@ -6,6 +6,7 @@ import pytest
 
 from rallypoint.simulation.simulator import simulate
 from rallypoint.supervision.hindsight import remembered
+from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import reconcile
 from rallypoint.wire.plan import Profile
@@ -43,3 +44,14 @@ def test_a_record_alone_tells_the_clocks_that_run(policy, steps):
 
     assert decision.record.phase is frame.phase
     assert [(d.clock, d.at) for d in decision.deadlines] == [(d.clock, d.at) for d in frame.deadlines]
+
+
+@pytest.mark.parametrize("nodes", [1, 2, 3])
+def test_one_pod_of_wrapped_components_has_failed(nodes):
+    """The record says that pods failed, and not which: it is the first one, also where there is no other."""
+    policy = dataclasses.replace(WRAPPED, min_nodes=nodes, max_nodes=nodes)
+    frame = simulate(policy, [{"at": 10, "pods": "R" * nodes}, {"at": 100, "pods": "R" * (nodes - 1) + "F(1)"}])[-1]
+
+    seen = remembered(frame.record, policy)
+
+    assert [node.state is NodeState.FAILED for node in seen.nodes] == [True, *[False] * (nodes - 1)]

@@ -70,3 +70,14 @@ def test_a_long_pattern_without_repetitions_leaves_the_interpreter_to_others() -
     assert found == [False, False]
     assert len(pattern(40)) <= PATTERN_LENGTH < len(pattern(600))
     assert longest <= 0.1
+
+
+def test_too_long_a_pattern_is_named_in_a_short_line(caplog):
+    """It begins with the first 80 characters of the pattern."""
+    pattern = "ab" * PATTERN_LENGTH
+
+    assert not matches(pattern, pattern)
+
+    assert caplog.messages == [
+        f"log_pattern '{'ab' * 40}'... has {2 * PATTERN_LENGTH} characters; the limit is {PATTERN_LENGTH}"
+    ]

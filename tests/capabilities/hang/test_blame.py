@@ -187,3 +187,12 @@ def test_of_a_deep_stack_both_ends_are_told() -> None:
 def test_the_last_dump_counts() -> None:
     """A worker may have been asked before."""
     assert main_frames(DUMP + DUMP.replace("line 20", "line 21"))[1] == "train.py:21 step"
+
+
+def test_how_far_a_rank_came():
+    """In steps, of which the first may be 0 and counts as one; in signs of life where a living rank reports no step."""
+    counted = {0: seen(0, step=0, liveness=9), 1: seen(1, step=6, liveness=9)}
+    silent = {**counted, 2: seen(2, liveness=3)}
+
+    assert [far(counted)(one) for one in counted.values()] == [1, 7]
+    assert [far(silent)(one) for one in silent.values()] == [9, 9, 3]

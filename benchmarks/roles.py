@@ -56,8 +56,8 @@ def main() -> int:
 
 
 def build(roles: int) -> float:
-    """Return the seconds in which a job of so many roles is built."""
-    began = time.perf_counter()
+    """Return the CPU seconds in which a job of so many roles is built."""
+    began = time.thread_time()
     builder = JobBuilder().node_num(roles).device_per_node(8).device_type("CPU").config({"lr": 1e-5})
     for number in range(roles):
         if number % 2:
@@ -65,7 +65,7 @@ def build(roles: int) -> float:
         else:
             builder.role(f"role-{number}").run("pkg.serve.run").total(4).per_group(2).resource(cpu=1).env({"N": number})
     builder.build()
-    return time.perf_counter() - began
+    return time.thread_time() - began
 
 
 async def _measure(folder: Path, launches: int, kills: int) -> dict[str, list[float]]:

@@ -241,7 +241,7 @@ def test_building_imports_nothing_of_others():
 
 
 def test_a_hundred_roles_are_built_at_once():
-    """In at most 0.2 s, and they read back from YAML."""
+    """In at most 0.2 s of CPU time, and they read back from YAML."""
 
     def build():
         builder = JobBuilder().node_num(100).device_per_node(8)
@@ -250,9 +250,9 @@ def test_a_hundred_roles_are_built_at_once():
         return builder.build()
 
     build()
-    began = time.perf_counter()
+    began = time.thread_time()
     job = build()
-    took = time.perf_counter() - began
+    took = time.thread_time() - began
 
     assert took <= 0.2
     assert len(load_job(read_yaml(job.to_yaml())).roles) == 100

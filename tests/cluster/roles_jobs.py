@@ -200,6 +200,10 @@ class RolesJob:
 
     async def incarnation(self, instance: str) -> str:
         """Return the incarnation that the process of an instance was told, once it has said so in its log."""
+        if not isinstance(self.site, ClusterSite):
+            pid = (await self.lives())[instance]
+            lines = (await asyncio.to_thread(Path(f"/proc/{pid}/environ").read_text, errors="replace")).split("\0")
+            return next(line.partition("=")[2] for line in lines if line.startswith("RALLYPOINT_INCARNATION="))
         found: list[str] = []
 
         async def said() -> Any:
@@ -211,9 +215,7 @@ class RolesJob:
 
     async def _log(self, instance: str) -> str:
         site = self.site
-        if not isinstance(site, ClusterSite):
-            role, _, index = instance.rpartition("-")
-            return "".join(f"{line}\n" for line in await self.output(role, rank=int(index)))
+        assert isinstance(site, ClusterSite)
         for pod in await site.living(self.job.name, "unit"):
             if any(one["name"] == instance for one in pod["spec"]["containers"]):
                 return await site.ask_text(site.path("pods", pod["metadata"]["name"], "log"), container=instance)

@@ -23,6 +23,7 @@ class Credentials:
         kubeconfig: the text of one, JSON or YAML; "" is that of the `Site`. It is not shown.
         token: bearer token in the place of what else authenticates; "" is none. It is not shown.
         own_token: no token but `token` is used, whatever the environment of this process holds.
+        read_only: nothing is started on the cluster in order to read from it.
         in_cluster: the cluster of the pod that this process runs in, whatever kubeconfig there is.
         verify_ssl: whether the server must prove who it is.
         ca_cert: certificates (PEM) of the authority of a Ray dashboard; "" is those of the system.
@@ -32,6 +33,7 @@ class Credentials:
     kubeconfig: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     own_token: bool = False
+    read_only: bool = False
     in_cluster: bool = False
     verify_ssl: bool = True
     ca_cert: str = ""

@@ -80,8 +80,8 @@ def static_access(site: Site, credentials: Credentials = NO_CREDENTIALS) -> tupl
     from rallypoint.backends.kubernetes.static_credentials import static_access as static  # noqa: PLC0415  as above
 
     if site.kind == RAY:
-        # Ray's token in the environment is for the cluster in the environment, and not for one that a connection names.
-        return site, dataclasses.replace(credentials, own_token=bool(site.address))
+        # The API server's own token of Ray is for no cluster that a connection names, and looking at a job starts none.
+        return site, dataclasses.replace(credentials, own_token=True, read_only=True)
     named = site.kubeconfig or site.context or credentials.kubeconfig or credentials.in_cluster
     if os.environ.get(API_SERVER) and not named:
         return site, credentials
@@ -178,6 +178,7 @@ def _ray_access(site: Site, credentials: Credentials) -> RayAccess:
         token=credentials.token or ("" if credentials.own_token else os.environ.get(RAY_TOKEN, "")),
         verify_ssl=credentials.verify_ssl,
         ca_cert=credentials.ca_cert,
+        read_only=credentials.read_only,
     )
 
 

@@ -8,6 +8,8 @@ import gzip
 import ipaddress
 import json
 import ssl
+import sys
+import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,18 @@ from cryptography.x509.oid import NameOID
 
 from rallypoint.backends import registry
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.backend import RayBackend
 from rallypoint.backends.ray.dashboard import Cluster, read_line
 from rallypoint.backends.site import Site
+from rallypoint.plugin.jobs import Looker
+from rallypoint.plugin.live_access import LiveAccess, open_live
+from rallypoint.plugin.task import TaskKey, TaskSeen
 from rallypoint.provider.connections.connection import ConnectionFieldError, read_settings
+from rallypoint.provider.connections.hook import RallypointHook
+from rallypoint.provider.connections.locating import Located, locate
+from rallypoint.provider.place import Place
 from tests.live.test_trigger_blocks import LONGEST, Beats, no_collections
 
 Serve = Callable[..., Awaitable[str]]
@@ -158,9 +165,12 @@ class Forged:
         self.answer: Any = {"value": None}
         self.encoded: bytes | None = None
         self.asked: list[tuple[str, str]] = []
+        self.posts: list[str] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.raw_path, request.headers.get("Authorization", "")))
+        if request.method == "POST" and not request.path.startswith("/v1/"):
+            self.posts.append(request.path)
         if request.path == "/api/jobs/" and request.method == "GET":
             return self._told(self.jobs)
         if request.path.endswith("/logs"):
@@ -302,17 +312,70 @@ async def test_a_broken_line_of_another_job_is_skipped(forged: tuple[Forged, Ray
     assert await backend.load("job") is None
 
 
+@pytest.fixture
+def api_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make this process pass for Airflow's API server, which has a token of Ray for programs of its own."""
+    monkeypatch.setitem(sys.modules, "airflow.api_fastapi.main", types.ModuleType("airflow.api_fastapi.main"))
+    monkeypatch.setenv("RAY_AUTH_TOKEN", "of the environment")
+
+
+def connect(monkeypatch: pytest.MonkeyPatch, address: str, **own: str) -> None:
+    extra = {"platform": "ray", "address": address}
+    monkeypatch.setenv("AIRFLOW_CONN_RAY", json.dumps({"conn_type": "rallypoint", "extra": extra, **own}))
+
+
+@pytest.mark.parametrize(("own", "sent"), [({}, ""), ({"password": "of-the-connection"}, "Bearer of-the-connection")])
+@pytest.mark.usefixtures("api_server")
+async def test_a_connection_gets_no_token_of_the_api_server(
+    forged: tuple[Forged, RayBackend], monkeypatch: pytest.MonkeyPatch, own: dict[str, str], sent: str
+) -> None:
+    """Its editor chooses the address, presses Test, and looks at the tab."""
+    program, backend = forged
+    connect(monkeypatch, backend.access.url, **own)
+
+    await asyncio.to_thread(RallypointHook("ray").test_connection)
+    program.line = ""
+    opened = await asyncio.to_thread(open_live, Place(conn_id="ray"))
+    try:
+        with pytest.raises(BackendError):
+            await opened.load("job")
+    finally:
+        await opened.close()
+
+    assert [given for path, given in program.asked if path == "/api/version"] == [sent]
+    assert {given for path, given in program.asked if path.startswith("/api/jobs/")} == {sent}
+
+
 def test_a_token_of_the_environment_is_for_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The API server has the token of its own cluster; an editor of a connection can name any address."""
+    """An editor of a connection can name any address, for a triggerer too; a user of the command names it for that token."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of the environment")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://ours:8265")
-    theirs, ours = Site(kind="ray", address="http://theirs:8265"), Site(kind="ray")
 
-    def token(site: Site, credentials: Credentials = NO_CREDENTIALS) -> tuple[str, str]:
-        access = registry._ray_access(*registry.static_access(site, credentials))
+    def token(located: Located) -> tuple[str, str]:
+        access = registry.open_site(located.site, located.credentials).access
         return access.address, access.token
 
-    assert token(theirs) == ("http://theirs:8265", "")
-    assert token(theirs, Credentials(token="of the connection")) == ("http://theirs:8265", "of the connection")
-    assert token(ours) == ("http://ours:8265", "of the environment")
-    assert registry._ray_access(theirs, NO_CREDENTIALS).token == "of the environment"
+    settings = read_settings("ray", own={}, extra={"platform": "ray", "address": "http://theirs:8265"})
+    assert token(locate(Place(conn_id="ray"), settings)) == ("http://theirs:8265", "")
+    assert token(locate(Place(backend="ray"))) == ("http://ours:8265", "of the environment")
+    given = registry.open_site(Site(kind="ray", address="http://theirs:8265"))
+    assert given.access.token == "of the environment"
+
+
+@pytest.mark.usefixtures("api_server")
+async def test_looking_at_the_tab_submits_no_ray_job(
+    forged: tuple[Forged, RayBackend], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """No ledger answers, as 15 s after the end of the last job: each look of a viewer started one, in a Ray job of its own."""
+    program, backend = forged
+    program.line = ""
+    connect(monkeypatch, backend.access.url)
+    looker = Looker(access=LiveAccess(connections=frozenset({"ray"}), home=tmp_path))
+    handle = {"name": "job1", "backend": "ray", "conn_id": "ray"}
+    try:
+        page = await looker.look(TaskSeen(key=TaskKey(dag_id="d", run_id="r", task_id="t"), tries={"x": 1}, handle=handle))
+    finally:
+        await looker.close()
+
+    assert "no ledger with job records runs in namespace 'rallypoint'" in page.advice
+    assert program.posts == []

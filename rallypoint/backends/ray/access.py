@@ -28,6 +28,7 @@ class Access:
         token: bearer token of the dashboard; "" is none. It is not shown.
         verify_ssl: whether the dashboard must prove who it is.
         ca_cert: certificates (PEM) of its authority; "" is those of the system.
+        read_only: no Ray job is submitted, also not the one that starts the ledger.
     """
 
     address: str
@@ -37,6 +38,7 @@ class Access:
     token: str = field(default="", repr=False)
     verify_ssl: bool = True
     ca_cert: str = ""
+    read_only: bool = False
 
     def __post_init__(self) -> None:
         parts = urlsplit(self.address)

@@ -137,6 +137,11 @@ class Cluster:
 
     async def submit(self, uid: str) -> None:
         """Submit the Ray job that finds or creates the ledger; a second one of the same id is fine."""
+        if self.access.read_only:
+            raise BackendError(
+                f"no ledger with job records runs in namespace {self.access.namespace!r} of the Ray cluster; the next "
+                "submission of a job starts it"
+            )
         words = ["python", "-m", "rallypoint.backends.ray.cluster", "--namespace", self.access.namespace]
         if self.access.storage:
             words += ["--home", self.access.storage]

@@ -33,7 +33,8 @@ class Located:
     def kept(self, place: Place) -> Place:
         """Return the `place` that a deferred task stores, with the values of the connection that are needed to find the job.
 
-        So a later change of the connection does not lose running jobs.
+        So a later change of the connection does not lose running jobs. Its `runtime_env`, which may contain a secret, is read
+        from the connection by each process that submits a job.
         """
         site = self.site
         return dataclasses.replace(
@@ -43,7 +44,6 @@ class Located:
             namespace=site.namespace,
             address=site.address,
             storage=site.storage,
-            runtime_env=site.runtime_env,
         )
 
 
@@ -98,7 +98,7 @@ def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Loca
         address=place.address or known.address,
         namespace=place.namespace or known.namespace,
         storage=place.storage or known.storage,
-        runtime_env=place.runtime_env or known.runtime_env,
+        runtime_env=known.runtime_env,
     )
     if known.token and place.address and place.address != known.address:
         raise PlaceError(
@@ -107,14 +107,17 @@ def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Loca
         )
     return Located(
         site=site,
-        credentials=Credentials(token=known.token, verify_ssl=known.verify_ssl, ca_cert=known.ca_cert),
+        # A token in the environment is only for the address in the environment, and for no address of a connection.
+        credentials=Credentials(
+            token=known.token, own_token=bool(site.address), verify_ssl=known.verify_ssl, ca_cert=known.ca_cert
+        ),
         defaults=defaults,
     )
 
 
 def _check(place: Place, kind: str) -> None:
     for word in sorted({word for words in KINDS.values() for word in words} - {*KINDS[kind]}):
-        if value := getattr(place, word):
+        if value := getattr(place, word, ""):
             whose = f"connection {place.conn_id!r}, whose platform is {kind!r}" if place.conn_id else f"backend {kind!r}"
             raise PlaceError(f"{word}: {value!r} is not allowed with {whose}; expected {', '.join(KINDS[kind])}")
 

@@ -31,7 +31,7 @@ class SiteError(RallypointError):
 
 @dataclass(frozen=True, kw_only=True)
 class Site:
-    """Where jobs are. What is "" is found as the backend finds it by itself. Holds no secret, and may be stored as plain text.
+    """Where jobs are. What is "" is found as the backend finds it by itself. Holds no credentials.
 
     Attributes:
         kind: `local`, `kubernetes` or `ray`.
@@ -72,7 +72,10 @@ class Site:
         return self.kind == LOCAL
 
     def options(self) -> tuple[str, ...]:
-        """Return the options with which the `rallypoint` command looks there."""
-        given = ((field, getattr(self, field)) for field in KINDS[self.kind])
+        """Return the options with which the `rallypoint` command finds the jobs there.
+
+        They are on command lines that all users of a machine can read, so they do not contain the values of `runtime_env`.
+        """
+        given = ((field, getattr(self, field)) for field in KINDS[self.kind] if field != "runtime_env")
         words = ((f"--{field.replace('_', '-')}", value) for field, value in given if value)
         return ("--backend", self.kind, *(part for pair in words for part in pair))

@@ -18,7 +18,7 @@ class Claim:
     """The claim of a task try on a job. Airflow stores it as plain text, so it contains no secrets.
 
     Attributes:
-        backend, conn_id, home, namespace, context, kubeconfig, address, storage, runtime_env: where the job is, as in `Place`.
+        backend, conn_id, home, namespace, context, kubeconfig, address, storage: where the job is, as in `Place`.
         name: the job's name.
         owner: this try's id (`ti.id`); only the owner may cancel.
         poll_interval: maximum seconds between two checks.
@@ -44,7 +44,6 @@ class Claim:
     kubeconfig: str = ""
     address: str = ""
     storage: str = ""
-    runtime_env: str = ""
     supervisor_image: str = ""
     conn_id: str = ""
     try_number: int = 0

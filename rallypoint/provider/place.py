@@ -16,7 +16,7 @@ __all__ = ["PLACE_FIELDS", "Place", "Placed", "check_place", "place_of"]
 _WORDS = {"home": "home", "namespace": "namespace", "kubeconfig": "kubeconfig", "cluster_context": "context"}
 
 #: Fields of `Site` that only the connection of a Ray cluster sets.
-_OF_RAY = ("address", "storage", "runtime_env")
+_OF_RAY = ("address", "storage")
 
 #: The templated arguments of operators and sensors with a place.
 PLACE_FIELDS = ("conn_id", *_WORDS)
@@ -43,7 +43,7 @@ class Place:
         backend: `local`, `kubernetes` or `ray`; "" selects that of the connection, or `local`.
         conn_id: Airflow connection of type `rallypoint` or `kubernetes`; "" for none.
         home, namespace, kubeconfig, context: as in `Site`; they override the connection.
-        address, storage, runtime_env: as in `Site`; set only by the connection, and stored with a deferred task.
+        address, storage: as in `Site`; set only by the connection, and stored with a deferred task.
     """
 
     backend: str = ""
@@ -54,7 +54,6 @@ class Place:
     context: str = ""
     address: str = ""
     storage: str = ""
-    runtime_env: str = ""
 
     @classmethod
     def of(cls, words: Mapping[str, Any]) -> Place:

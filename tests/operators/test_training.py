@@ -236,7 +236,6 @@ def test_a_deferrable_task_submits_and_defers_with_names_only():
         "kubeconfig": "",
         "address": "",
         "storage": "",
-        "runtime_env": "",
         "conn_id": "",
         "supervisor_image": "",
         "name": ti.pushed["job_name"],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.backends import registry
+from rallypoint.backends.ray.backend import RayBackend
 from rallypoint.operators import ElasticTrainingOperator
 from rallypoint.operators.reporting import note_job
 from rallypoint.provider import backend_access
@@ -48,5 +49,6 @@ def test_the_runtime_environment_is_in_nothing_that_others_read(connection: str,
     own = [line for line in variables.split("\0") if not line.startswith("AIRFLOW_CONN_")]
     assert [secret for secret in (SECRET, "canary-of-the-token") if secret in left or secret in repr(own)] == []
     assert words[words.index("--address") + 1] == "http://127.0.0.1:9"
-    plan = registry.open_site(located.site, located.credentials).access.runtime_env
-    assert json.loads(plan) == {"env_vars": {"WANDB_API_KEY": SECRET}}
+    submitting = registry.open_site(located.site, located.credentials)
+    assert isinstance(submitting, RayBackend)
+    assert json.loads(submitting.access.runtime_env) == {"env_vars": {"WANDB_API_KEY": SECRET}}

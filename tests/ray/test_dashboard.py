@@ -24,6 +24,7 @@ from cryptography.x509.oid import NameOID
 
 from rallypoint.backends import registry
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.backend import RayBackend
@@ -346,20 +347,25 @@ async def test_a_connection_gets_no_token_of_the_api_server(
     assert {given for path, given in program.asked if path.startswith("/api/jobs/")} == {sent}
 
 
+def opened(site: Site, credentials: Credentials = NO_CREDENTIALS) -> Access:
+    backend = registry.open_site(site, credentials)
+    assert isinstance(backend, RayBackend)
+    return backend.access
+
+
 def test_a_token_of_the_environment_is_for_the_address_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """An editor of a connection can name any address, for a triggerer too; a user of the command names it for that token."""
     monkeypatch.setenv("RAY_AUTH_TOKEN", "of the environment")
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", "http://ours:8265")
 
     def token(located: Located) -> tuple[str, str]:
-        access = registry.open_site(located.site, located.credentials).access
+        access = opened(located.site, located.credentials)
         return access.address, access.token
 
     settings = read_settings("ray", own={}, extra={"platform": "ray", "address": "http://theirs:8265"})
     assert token(locate(Place(conn_id="ray"), settings)) == ("http://theirs:8265", "")
     assert token(locate(Place(backend="ray"))) == ("http://ours:8265", "of the environment")
-    given = registry.open_site(Site(kind="ray", address="http://theirs:8265"))
-    assert given.access.token == "of the environment"
+    assert opened(Site(kind="ray", address="http://theirs:8265")).token == "of the environment"
 
 
 @pytest.mark.usefixtures("api_server")

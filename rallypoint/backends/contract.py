@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
+from rallypoint.backends.cursors import Cursor
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
@@ -146,19 +147,19 @@ class Stored:
 
 @dataclass(frozen=True, kw_only=True)
 class LogLine:
-    """One line of one rank's log; `cursor` given back to `logs` continues after it."""
+    """One line of one rank's log; the text of `cursor`, given to `logs`, continues after it."""
 
     rank: int
     stream: str
     text: str
-    cursor: str
+    cursor: Cursor | str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tail:
     """The last lines of a job's logs, in the order of `Backend.logs`; `cursor` given to `logs` continues after them.
 
-    A long line is shortened and says so.
+    A long line is shortened and says so. The lines have no cursors of their own.
     """
 
     lines: tuple[LogLine, ...] = ()

@@ -98,7 +98,7 @@ def test_every_cursor_of_every_reader_continues_exactly(written, monkeypatch):
     monkeypatch.setattr(logs, "_BATCH", 7)
 
     for index, line in enumerate(whole):
-        reader, rest = written.reader(cursor=line.cursor), []
+        reader, rest = written.reader(cursor=str(line.cursor)), []
         while batch := reader.read(final=False):
             assert len(batch) <= 7
             rest += batch
@@ -112,7 +112,7 @@ def test_a_cursor_holds_while_the_files_grow(written):
     written.write("err 1\n", stream="err")
     written.write("out 2\n")
 
-    assert told(written.read(cursor=line.cursor)) == [(0, "out", "out 2"), (0, "err", "err 1")]
+    assert told(written.read(cursor=str(line.cursor))) == [(0, "out", "out 2"), (0, "err", "err 1")]
 
 
 def test_logs_in_a_folder_that_the_job_names(written, tmp_path):

@@ -170,7 +170,7 @@ async def test_what_one_reader_was_told_the_next_is_not_told_again(site: Site) -
         again = {f"round 2: rank {rank} of 2 begins" for rank in range(2)}
 
         async def further() -> Any:
-            now = [line.text async for line in job.eyes.logs(job.name, cursor=lines[-1].cursor)]
+            now = [line.text async for line in job.eyes.logs(job.name, cursor=str(lines[-1].cursor))]
             assert not begun & set(now)
             return again <= set(now)
 

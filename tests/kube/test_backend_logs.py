@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, cast
+
 import pytest
 
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.client import cut_lines
+from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.watching.follow import LogReader
 from rallypoint.backends.kubernetes.watching.logs import Listener, Places, parse_cursor
 from rallypoint.wire.podlog import front
+
+if TYPE_CHECKING:
+    from rallypoint.backends.kubernetes.names import JobRef
+    from rallypoint.backends.kubernetes.watching.cluster import Cluster
 
 
 def told(at, rank, text, *, round_=1, stream="out"):
@@ -43,7 +55,7 @@ def test_reading_goes_on_after_any_line():
     """Wherever one stopped nothing is lost and nothing comes twice, though several lines have one time."""
     whole = texts(LOG, Places())
     for index, line in enumerate(whole):
-        assert [each.text for each in texts(LOG, Places(line.cursor))] == [each.text for each in whole[index + 1 :]]
+        assert [each.text for each in texts(LOG, Places(str(line.cursor)))] == [each.text for each in whole[index + 1 :]]
 
 
 def test_reading_goes_on_from_the_beginning_of_a_second():
@@ -51,7 +63,7 @@ def test_reading_goes_on_from_the_beginning_of_a_second():
     first = texts(LOG[:4], Places())[-1]
     rest = [line for line in LOG if line >= "2026-01-02T03:04:05"]
 
-    assert [line.text for line in texts(rest, Places(first.cursor))] == ["d", "e", "f"]
+    assert [line.text for line in texts(rest, Places(str(first.cursor)))] == ["d", "e", "f"]
 
 
 def test_an_earlier_attempt_is_not_read_again():
@@ -76,3 +88,73 @@ def test_times_without_a_fraction_come_in_order():
     early, late = heard((told("05", 0, "a"), told("05.000001", 0, "b")))
 
     assert early.order < late.order
+
+
+def test_forged_lines_of_ranks_that_the_job_does_not_have_are_ignored():
+    """A script can write them to the log of its pod; each would make the cursor larger."""
+    listener = Listener(1, ranks=2)
+    lines = [told("05", rank, "x") for rank in (0, 1, 2, 4000, 10**11)]
+
+    assert [line.rank for line in map(listener.hear, lines) if line is not None] == [0, 1]
+
+
+class _Pod:
+    """A cluster with one pod, whose log is `text`."""
+
+    def __init__(self, text: bytes) -> None:
+        self._text = text
+        labels = SimpleNamespace(part=Part.NODE, attempt=1, node=0, incarnation=1)
+        self.view = SimpleNamespace(name="p", uid="u", main="trainer", host="h", labels=labels)
+        self.api, self.fresh = self, True
+        self.cache = SimpleNamespace(pods_of=lambda _: [self.view])
+
+    def path(self, *parts: str) -> str:
+        return "/".join(parts)
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path, *, query=None, silence=30.0):
+        async def lines():
+            for line in self._text.splitlines(keepends=True):
+                yield line
+
+        yield lines()
+
+
+@pytest.mark.parametrize("ranks", [pytest.param(1, id="one rank"), pytest.param(4000, id="many ranks")])
+async def test_a_large_log_is_read_in_threads(ranks):
+    """100,000 lines took seconds on the event loop, and with many ranks hours: other triggers of the process waited."""
+    text = b"".join(told(f"05.{n:09d}", n % ranks, "x").encode() for n in range(100_000))
+    on_loop: list[str] = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_name in ("hear", "take", "is_new"):
+            on_loop.append(frame.f_code.co_name)
+
+    cluster, job = cast("Cluster", _Pod(text)), cast("JobRef", SimpleNamespace(uid="u"))
+    reader = LogReader(cluster, job, rank=None, cursor="", ranks=4000)
+    sys.setprofile(note)  # of this thread, which is that of the event loop
+    try:
+        lines = [line async for line in reader.read()]
+    finally:
+        sys.setprofile(None)
+
+    assert on_loop == []
+    assert len(lines) == 100_000
+    assert str(lines[-1].cursor).count("=") == ranks
+
+
+async def test_of_a_line_of_megabytes_only_the_beginning_is_read():
+    """A progress bar may write no line end for hours; the lines after it are not lost."""
+
+    async def chunks():
+        yield b"one\ntw"
+        yield b"o\n"
+        for _ in range(40):
+            yield b"x" * 65536
+        yield b"\nthree\nlast"
+
+    found = [line async for line in cut_lines(chunks())]
+
+    assert found[:2] == [b"one\n", b"two\n"]
+    assert found[2] == b"x" * (1 << 20) + b"\n"
+    assert found[3:] == [b"three\n", b"last"]

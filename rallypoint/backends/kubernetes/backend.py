@@ -48,6 +48,7 @@ from rallypoint.backends.kubernetes.sweeping import Sweeper
 from rallypoint.backends.kubernetes.tending import tending
 from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.watching.follow import LogReader
+from rallypoint.backends.kubernetes.watching.logs import MAX_RANKS
 from rallypoint.backends.kubernetes.watching.observe import Observer
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS
@@ -361,7 +362,7 @@ class KubernetesBackend(Backend):
         its = await self._its()
         stored, reader = await self._reader(its, name, rank=rank, cursor=cursor)
         if not follow:
-            for line in await reader.read():
+            async for line in reader.read():
                 yield line
             return
         uid = stored.record.uid
@@ -390,7 +391,10 @@ class KubernetesBackend(Backend):
         stored = await its.store.load(name, now=True)
         if stored is None:
             raise JobNotFoundError(f"job {name!r} not found in namespace {self.access.namespace}")
-        return stored, LogReader(its.cluster, its.store.ref(stored.record), rank=rank, cursor=cursor)
+        plan, ref = stored.plan, its.store.ref(stored.record)
+        # With `auto_config` each node has as many workers as devices, a number that only its agent knows.
+        ranks = MAX_RANKS if plan.devices.auto_config else plan.max_nodes * plan.nproc_per_node
+        return stored, LogReader(its.cluster, ref, rank=rank, cursor=cursor, ranks=ranks)
 
     async def close(self) -> None:
         """Leave the cluster; the last one to leave closes its connections."""

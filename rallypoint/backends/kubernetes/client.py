@@ -13,7 +13,7 @@ import inspect
 import itertools
 import random
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, Protocol
 from urllib.parse import urlencode
@@ -47,7 +47,7 @@ _AT_A_TIME = 64
 _PROXY = "/proxy/"
 
 #: Bytes of the largest answer of the API server that is read, and of the log of a pod.
-_LARGEST_ANSWER, _LARGEST_LOG = 64 << 20, 256 << 20
+_LARGEST_ANSWER, _LARGEST_LOG, _LONGEST_LINE = 64 << 20, 256 << 20, 1 << 20
 
 #: Values in such an answer: a page of a list may have more than a text of one job.
 _VALUES = 32 * VALUES
@@ -169,7 +169,7 @@ class KubeApi:
 
     async def _lines(self, answer: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
         try:
-            async for line in answer.content:
+            async for line in cut_lines(answer.content.iter_any()) if path.endswith("/log") else answer.content:
                 yield line
         # A line longer than the client's buffer is none that an API server sends.
         except (*_BROKEN, ValueError) as error:
@@ -245,6 +245,26 @@ class KubeApi:
     def _unreachable(self, method: str, path: str, error: Exception) -> UnreachableError:
         said = str(error) or type(error).__name__
         return UnreachableError(f"{method} {path}: no answer from {self.access}: {said}")
+
+
+async def cut_lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the lines of a pod's log with their ends; of a longer line only the first `_LONGEST_LINE` bytes.
+
+    A program in a pod may write megabytes without a line end, for example a progress bar.
+    """
+    rest, cut = b"", False
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if not cut:
+                yield line[:_LONGEST_LINE] + b"\n"
+            cut = False
+        if len(rest) > _LONGEST_LINE:
+            if not cut:
+                yield rest[:_LONGEST_LINE] + b"\n"
+            rest, cut = b"", True
+    if rest and not cut:
+        yield rest
 
 
 class _WithoutRedirects:

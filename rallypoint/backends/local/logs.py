@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rallypoint.backends.contract import BackendError, LogLine, Tail
+from rallypoint.backends.cursors import Cursors
 from rallypoint.backends.local.files import open_below
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.bounds import read_count
@@ -91,6 +92,7 @@ class LogReader:
     def __init__(self, folder: JobFolder, plan: Plan, *, rank: int | None, cursor: str = "", own_folder: bool = False) -> None:
         self._folder, self._plan, self._rank, self._own = folder, plan, rank, own_folder
         self._places = _parse(cursor)
+        self._cursors = Cursors(self._places)
 
     def read(self, *, final: bool) -> list[LogLine]:
         """Return the next lines, none when there are no more for now; with `final` also those that nobody will finish.
@@ -134,13 +136,12 @@ class LogReader:
                     left, budget = left - len(lines), budget - sum(len(line.text) for line in lines)
                     if left <= 0 or budget <= 0:
                         break
-        cursor = self._cursor()
         told = (
-            LogLine(rank=segment.rank, stream=stream, text=str(line), cursor=cursor)
+            LogLine(rank=segment.rank, stream=stream, text=str(line), cursor="")
             for _, lines, segment, stream in sorted(found, key=lambda part: part[0])
             for line in lines
         )
-        return Tail(lines=tuple(told), cursor=cursor)
+        return Tail(lines=tuple(told), cursor=str(Cursors(self._places).now()))
 
     def _new_lines(self, segment: _Segment, *, complete: bool) -> Iterator[LogLine]:
         for index, stream in enumerate(_STREAMS):
@@ -150,16 +151,13 @@ class LogReader:
             with file:
                 file.seek(self._places[segment.rank].read[index])
                 while (text := read_line(file)) and (complete or text.endswith(b"\n") or len(text) > LINE_BYTES - 4):
-                    self._places[segment.rank] = self._places[segment.rank].with_read(index, file.tell())
+                    place = self._places[segment.rank] = self._places[segment.rank].with_read(index, file.tell())
                     yield LogLine(
                         rank=segment.rank,
                         stream=stream,
                         text=text.decode(errors="replace").rstrip("\r\n"),
-                        cursor=self._cursor(),
+                        cursor=self._cursors.move(segment.rank, place),
                     )
-
-    def _cursor(self) -> str:
-        return ";".join(f"{rank}={place}" for rank, place in sorted(self._places.items()))
 
     def _segments(self) -> set[_Segment]:
         found = set()

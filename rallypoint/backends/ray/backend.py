@@ -226,11 +226,11 @@ class RayBackend(Backend):
         """Read the copies of the workers' output that the ledger has; see `Backend.logs`."""
         while True:
             data = await self.call("logs", job=name, name=name, rank=rank, cursor=cursor)
-            lines = await calls.read_lines(calls.field(data, "lines"))
+            lines = await calls.read_lines(cursor, calls.field(data, "lines"))
             for line in lines:
-                cursor = line.cursor
                 yield line
             if lines:
+                cursor = str(lines[-1].cursor)
                 continue
             if calls.field(data, "over") or not follow:
                 return
@@ -238,7 +238,7 @@ class RayBackend(Backend):
 
     async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of these copies; see `Backend.tail`."""
-        return await calls.read(Tail, await self.call("tail", job=name, name=name, lines=lines, rank=rank))
+        return await calls.read_tail(await self.call("tail", job=name, name=name, lines=lines, rank=rank))
 
     def units(self, name: str) -> UnitBackend:
         """Return the units of a job with roles."""

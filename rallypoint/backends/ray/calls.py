@@ -8,8 +8,9 @@ cluster, which gave it out.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from rallypoint.backends.contract import (
@@ -24,7 +25,9 @@ from rallypoint.backends.contract import (
     ResizeError,
     Stored,
     SubmitError,
+    Tail,
 )
+from rallypoint.backends.cursors import Cursors, place_of
 from rallypoint.supervision import actions
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.record import JobRecord
@@ -39,12 +42,15 @@ __all__ = [
     "error_from",
     "error_to",
     "field",
+    "lines_to",
     "number",
     "read",
     "read_lines",
     "read_stored",
+    "read_tail",
     "stored_from",
     "stored_to",
+    "tail_to",
 ]
 
 T = TypeVar("T")
@@ -105,9 +111,37 @@ async def read_stored(data: Any) -> Stored | None:
     return await _in_thread(lambda: stored_from(data))
 
 
-async def read_lines(data: Any) -> tuple[LogLine, ...]:
-    """Return the lines of an answer, as `read` does."""
-    return await _in_thread(lambda: tuple(codec.from_json(LogLine, item) for item in data))
+def lines_to(lines: Sequence[LogLine]) -> list[list[Any]]:
+    """Return lines of a log as JSON: each names how far its rank was read, and not all other ranks as its cursor does."""
+    return [[line.rank, line.stream, line.text, place_of(line.cursor)] for line in lines]
+
+
+def tail_to(tail: Tail) -> dict[str, Any]:
+    """Return the end of a log as JSON."""
+    return {"lines": lines_to(tail.lines), "cursor": tail.cursor}
+
+
+async def read_lines(cursor: str, data: Any) -> list[LogLine]:
+    """Return the lines of an answer to a request that named `cursor`, as `read` does."""
+    return await _in_thread(lambda: _lines(cursor, data))
+
+
+async def read_tail(data: Any) -> Tail:
+    """Return the end of a log of an answer, as `read` does."""
+    return await _in_thread(
+        lambda: Tail(
+            lines=tuple(dataclasses.replace(line, cursor="") for line in _lines("", field(data, "lines"))),
+            cursor=str(field(data, "cursor")),
+        )
+    )
+
+
+def _lines(cursor: str, data: Any) -> list[LogLine]:
+    cursors = Cursors.of(cursor)
+    return [
+        LogLine(rank=int(rank), stream=str(stream), text=str(text), cursor=cursors.move(int(rank), str(place)))
+        for rank, stream, text, place in data
+    ]
 
 
 def field(data: Any, name: str) -> Any:

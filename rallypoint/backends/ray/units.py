@@ -80,11 +80,11 @@ class RayUnits(UnitBackend):
         """Read the copies of the output that the ledger has; see `UnitBackend.logs`."""
         while True:
             data = await self._call("logs", record, role=role.name, rank=rank, cursor=cursor)
-            lines = await calls.read_lines(calls.field(data, "lines"))
+            lines = await calls.read_lines(cursor, calls.field(data, "lines"))
             for line in lines:
-                cursor = line.cursor
                 yield line
             if lines:
+                cursor = str(lines[-1].cursor)
                 continue
             if calls.field(data, "over") or not follow:
                 return
@@ -92,4 +92,4 @@ class RayUnits(UnitBackend):
 
     async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of these copies; see `UnitBackend.tail`."""
-        return await calls.read(Tail, await self._call("tail", record, role=role.name, lines=lines, rank=rank))
+        return await calls.read_tail(await self._call("tail", record, role=role.name, lines=lines, rank=rank))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.lives import instance_of, read_lives
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.follow import LogReader
-from rallypoint.backends.kubernetes.watching.logs import Listener, Said
+from rallypoint.backends.kubernetes.watching.logs import Listener
 from rallypoint.backends.kubernetes.watching.views import PodView
 
 __all__ = ["UnitLogReader"]
@@ -46,7 +46,6 @@ class UnitLogReader(LogReader):
         life, (_, index) = read_lives(pod.lives)[pod.main], instance_of(pod.main)
         return Listener(pod.labels.attempt, alone=index, round=life.reset * _LIVES + life.incarnation)
 
-    async def _whole(self, pod: PodView, query: Mapping[str, str] | None = None) -> list[Said]:
+    def _logs_of(self, pod: PodView) -> Iterable[Mapping[str, str]]:
         restarted = pod.trainer is not None and pod.trainer.restarts > 0
-        earlier = await super()._whole(pod, {**(query or {}), "previous": "true"}) if restarted else []
-        return [*earlier, *await super()._whole(pod, query)]
+        return ({"previous": "true"}, {}) if restarted else ({},)

@@ -227,7 +227,7 @@ class KubernetesUnits(UnitBackend):
         its = await self._parts()
         reader = UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor=cursor)
         if not follow:
-            for line in await reader.read():
+            async for line in reader.read():
                 yield line
             return
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from types import MappingProxyType
 
 from rallypoint.backends.contract import BackendError, LogLine, Tail
 from rallypoint.backends.kubernetes.errors import ApiError
@@ -13,7 +15,7 @@ from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.judging import mounts
-from rallypoint.backends.kubernetes.watching.logs import Listener, Places, Said, read_pod
+from rallypoint.backends.kubernetes.watching.logs import MAX_RANKS, Listener, Places, Said, read_pod
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import LINE_BYTES
 
@@ -32,21 +34,45 @@ _BUFFER = 2000
 #: Lines of the end of a pod's log that are read at least and at most, and bytes of all pods together.
 _TAIL_LINES, _MOST_LINES, _TAIL_BYTES = 1000, 4000, 64 << 20
 
+#: A request for a whole log.
+_WHOLE: Mapping[str, str] = MappingProxyType({})
+
+#: Bytes of logs whose lines are held and sorted together.
+_SORTED_BYTES = 16 << 20
+
 Queue = asyncio.Queue[Said]
 
 
 class LogReader:
-    """The logs of one job from a cursor on."""
+    """The logs of one job from a cursor on.
 
-    def __init__(self, cluster: Cluster, job: JobRef, *, rank: int | None, cursor: str) -> None:
-        self._cluster, self._job, self._rank = cluster, job, rank
+    Args:
+        ranks: more than the highest rank of the job; lines of higher ranks are forged.
+    """
+
+    def __init__(self, cluster: Cluster, job: JobRef, *, rank: int | None, cursor: str, ranks: int = MAX_RANKS) -> None:
+        self._cluster, self._job, self._rank, self._ranks = cluster, job, rank, ranks
         self._places = Places(cursor)
 
-    async def read(self) -> list[LogLine]:
-        """Return what is there now and was not read yet, in order. Raises `BackendError`."""
-        found: list[Said] = []
+    async def read(self) -> AsyncIterator[LogLine]:
+        """Yield what is there now and was not read yet. Raises `BackendError`.
+
+        Lines come by attempt, round and rank. Of logs that are larger than `_SORTED_BYTES` together, each part of that size is
+        sorted by itself, so that the logs need not fit into memory.
+        """
+        found, size = list[Said](), 0
         for pod in await self._pods():
-            found += await self._whole(pod)
+            async for said, length in self._parts(pod):
+                found += said
+                size += length
+                if size >= _SORTED_BYTES:
+                    for line in await asyncio.to_thread(self._new, found):
+                        yield line
+                    found, size = [], 0
+        for line in await asyncio.to_thread(self._new, found):
+            yield line
+
+    def _new(self, found: list[Said]) -> list[LogLine]:
         ordered = sorted(found, key=lambda line: line.order)
         return [self._places.take(line) for line in ordered if self._places.is_new(line)]
 
@@ -65,23 +91,23 @@ class LogReader:
             limit = min(asked * LINE_BYTES, left if self._rank is not None else max(LINE_BYTES, left // len(pods)))
             # What is over the limit is cut from the end of the answer, so no more lines are requested than fit.
             query = {"tailLines": str(max(1, limit // LINE_BYTES)), "limitBytes": str(limit)}
-            said = await self._whole(pods.pop(), query)
-            left -= sum(len(line.text) for line in said)
-            found += said
-        return self._taken(sorted(found, key=lambda line: line.order), count)
+            async for said, _ in self._parts(pods.pop(), query):
+                left -= sum(len(line.text) for line in said)
+                found += said
+        return await asyncio.to_thread(self._taken, found, count)
 
     def _taken(self, every: list[Said], count: int) -> Tail:
         """Return the last lines of each stream; all of them are taken as read."""
         streams: dict[tuple[int, str], deque[tuple[int, LogLine]]] = {}
-        for number, said in enumerate(every):
+        for number, said in enumerate(sorted(every, key=lambda line: line.order)):
             kept = streams.setdefault((said.rank, said.stream), deque(maxlen=count))
-            kept.append((number, self._places.take(said)))
+            kept.append((number, dataclasses.replace(self._places.take(said), cursor="")))
         last = sorted((pair for kept in streams.values() for pair in kept), key=lambda pair: pair[0])
         return Tail(lines=tuple(line for _, line in last), cursor=self._places.cursor())
 
     async def follow(self, over: Callable[[], Awaitable[bool]]) -> AsyncIterator[LogLine]:
         """Yield lines as they come, until the job is `over` and its pods have been read to their ends."""
-        for line in await self.read():
+        async for line in self.read():
             yield line
         queue: Queue = asyncio.Queue(_BUFFER)
         readers: dict[str, asyncio.Task[None]] = {}
@@ -146,22 +172,32 @@ class LogReader:
             return False
         return now is None or (now.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
-    async def _whole(self, pod: PodView, query: Mapping[str, str] | None = None) -> list[Said]:
-        try:
-            lines = await read_pod(self._cluster, pod, query)
-        except ApiError as error:
-            # Gone by now, or not begun.
-            if error.status in (400, 404):
-                return []
-            raise
-        listener = self._listener(pod)
-        heard = (listener.hear(line) for line in lines)
+    async def _parts(self, pod: PodView, query: Mapping[str, str] = _WHOLE) -> AsyncIterator[tuple[list[Said], int]]:
+        """Yield the lines of a pod's log in parts, and the bytes of each part; none of a log that is not there."""
+        for which in self._logs_of(pod):
+            # Lines of one time are counted, so the count begins with the log.
+            listener = self._listener(pod)
+            try:
+                async for part in read_pod(self._cluster, pod, {**query, **which}):
+                    # In a thread: a log of 10 MiB takes a second, for which other triggers of the process would wait.
+                    yield await asyncio.to_thread(self._heard, listener, part), sum(map(len, part))
+            except ApiError as error:
+                # Gone by now, or not begun.
+                if error.status not in (400, 404):
+                    raise
+
+    def _heard(self, listener: Listener, part: list[bytes]) -> list[Said]:
+        heard = (listener.hear(line.decode(errors="replace")) for line in part)
         return [line for line in heard if line is not None and self._rank in (None, line.rank)]
+
+    def _logs_of(self, pod: PodView) -> Iterable[Mapping[str, str]]:
+        """Return what a request adds for each log that the kubelet has of a pod, the earliest first."""
+        return ({},)
 
     def _listener(self, pod: PodView) -> Listener:
         """Return who hears a pod's log: only our agents say which rank speaks, and they are in the pods that we make."""
         where = pod.labels
-        return Listener(where.attempt, alone=None if where.attempt else where.node)
+        return Listener(where.attempt, alone=None if where.attempt else where.node, ranks=self._ranks)
 
     async def _every(self) -> tuple[PodView, ...]:
         cache = self._cluster.cache

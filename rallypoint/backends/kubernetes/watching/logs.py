@@ -9,21 +9,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from rallypoint.backends.contract import BackendError, LogLine
+from rallypoint.backends.cursors import Cursors
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import PodLine, parse_line
 
-__all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail"]
+__all__ = ["MAX_RANKS", "Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail"]
 
 #: Bytes of a tail at the most: it stands in the record.
 _TAIL_BYTES = 64 * 1024
 
 #: Seconds that they may take: the end of a pod is not held up for its last words.
 _TAIL_TIMEOUT = 5.0
+
+#: Bytes of lines that are parsed together, and seconds without a byte after which a log is given up.
+_PART_BYTES, _SILENCE = 256 << 10, 60.0
+
+#: The limit of ranks for a job whose size is not known: the ranks of the largest status that is read.
+MAX_RANKS = 16_384
 
 _STREAMS = ("out", "err")
 
@@ -63,12 +70,17 @@ class Place:
         """Return how far a stream was read."""
         return self.out if stream == "out" else self.err
 
+    def __str__(self) -> str:
+        streams = "".join(f",{at}x{index}" for at, index in (self.out, self.err))
+        return f"{self.attempt}.{self.round}{streams}"
+
 
 class Places:
     """How far each rank was read; what was read once is not told again."""
 
     def __init__(self, cursor: str = "") -> None:
         self._places = parse_cursor(cursor)
+        self._cursors = Cursors(self._places)
 
     def is_new(self, line: Said) -> bool:
         """Return whether a line comes after what was read."""
@@ -87,16 +99,11 @@ class Places:
         read = (line.at, line.index)
         place = dataclasses.replace(place, out=read) if line.stream == "out" else dataclasses.replace(place, err=read)
         self._places[line.rank] = place
-        return LogLine(rank=line.rank, stream=line.stream, text=line.text, cursor=self.cursor())
+        return LogLine(rank=line.rank, stream=line.stream, text=line.text, cursor=self._cursors.move(line.rank, place))
 
     def cursor(self) -> str:
         """Return where all ranks are read up to."""
-        return ";".join(f"{rank}={_spell(place)}" for rank, place in sorted(self._places.items()))
-
-
-def _spell(place: Place) -> str:
-    streams = "".join(f",{at}x{index}" for at, index in (place.out, place.err))
-    return f"{place.attempt}.{place.round}{streams}"
+        return str(self._cursors.now())
 
 
 def parse_cursor(cursor: str) -> dict[int, Place]:
@@ -119,18 +126,29 @@ def _read(text: str) -> tuple[str, int]:
 class Listener:
     """Hears what ranks say in one pod's log with time stamps, from its beginning or from the beginning of a second on.
 
-    `alone`: nobody says in that log who speaks (another program than our agent runs there); then all of it is this rank's.
-    `round`: the round of such a log, of which no line is read as one of our agent's.
+    Args:
+        alone: the rank of all lines of a log in which another program than our agent runs, so that no line names a rank.
+        round: the round of such a log, of which no line is read as one of our agent's.
+        ranks: more than the highest rank of the job. A script can forge lines of any rank, which would make cursors large.
     """
 
-    def __init__(self, attempt: int, *, alone: int | None = None, round: int | None = None) -> None:  # noqa: A002  its name
-        self._attempt, self._alone, self._round = attempt, alone, round
+    def __init__(
+        self,
+        attempt: int,
+        *,
+        alone: int | None = None,
+        round: int | None = None,  # noqa: A002  its name
+        ranks: int = MAX_RANKS,
+    ) -> None:
+        self._attempt, self._alone, self._round, self._ranks = attempt, alone, round, ranks
         self._last: dict[tuple[int, str], tuple[str, int]] = {}
 
     def hear(self, line: str) -> Said | None:
         """Return what a rank said; None for what the agent said itself, and for a line that is not finished yet."""
         at, _, rest = line.partition(" ")
         found = parse_line(rest) if line.endswith("\n") and self._round is None else None
+        if found is not None and found.rank >= self._ranks:
+            found = None
         if found is None and self._alone is not None and line.endswith("\n"):
             found = PodLine(round=self._round or 0, rank=self._alone, stream="out", text=rest)
         if found is None:
@@ -156,12 +174,20 @@ def _padded(at: str) -> str:
     return f"{head}.{fraction:0<9}Z" if dot else f"{head}.000000000Z"
 
 
-async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str] | None = None) -> list[str]:
-    """Return the lines of a pod's log so far, with time stamps and ends. Raises `BackendError`."""
+async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
+    """Yield a pod's log so far in parts of lines, with time stamps and ends. Raises `BackendError`."""
     path = cluster.path("pods", pod.name, "log")
-    asked = {"container": pod.main, "timestamps": "true", **(query or {})}
-    data = await cluster.api.request("GET", path, query=asked, timeout=60.0)
-    return data.decode(errors="replace").splitlines(keepends=True)
+    asked = {"container": pod.main, "timestamps": "true", **query}
+    part, size = list[bytes](), 0
+    async with cluster.api.stream(path, query=asked, silence=_SILENCE) as lines:
+        async for line in lines:
+            part.append(line)
+            size += len(line)
+            if size >= _PART_BYTES:
+                yield part
+                part, size = [], 0
+    if part:
+        yield part
 
 
 async def read_tail(cluster: Cluster, pod: PodView, lines: int) -> tuple[str, ...]:

@@ -273,11 +273,11 @@ class Ledger:
     async def _do_logs(self, given: dict[str, Any]) -> Any:
         reader, over = await self._reader(given)
         lines = await in_thread(reader.read, final=over)
-        return {"lines": codec.to_json(tuple(lines)), "over": over}
+        return {"lines": calls.lines_to(lines), "over": over}
 
     async def _do_tail(self, given: dict[str, Any]) -> Any:
         reader, over = await self._reader(given)
-        return codec.to_json(await in_thread(reader.tail, int(given["lines"]), final=over))
+        return calls.tail_to(await in_thread(reader.tail, int(given["lines"]), final=over))
 
     async def _reader(self, given: dict[str, Any]) -> tuple[LogReader, bool]:
         jobs = self._at(given)
@@ -362,11 +362,11 @@ class Ledger:
     async def _do_unit_logs(self, given: dict[str, Any]) -> Any:
         reader, over = await self._unit_reader(given)
         lines = await in_thread(reader.read, final=over)
-        return {"lines": codec.to_json(tuple(lines)), "over": over}
+        return {"lines": calls.lines_to(lines), "over": over}
 
     async def _do_unit_tail(self, given: dict[str, Any]) -> Any:
         reader, over = await self._unit_reader(given)
-        return codec.to_json(await in_thread(reader.tail, int(given["lines"]), final=over))
+        return calls.tail_to(await in_thread(reader.tail, int(given["lines"]), final=over))
 
     async def _unit_reader(self, given: dict[str, Any]) -> tuple[UnitLogReader, bool]:
         stored = await self._jobs.load(given["name"])

@@ -1,0 +1,42 @@
+"""Cursors of logs: how far each rank was read."""
+
+from __future__ import annotations
+
+from rallypoint.backends.cursors import Cursors
+
+
+class Place:
+    """A place that counts how often its text is formed."""
+
+    spelled = 0
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def __str__(self) -> str:
+        Place.spelled += 1
+        return self._text
+
+
+def test_each_cursor_names_all_ranks_as_they_were_after_its_line():
+    """Also after later lines, and beyond the lines after which a new starting point is stored."""
+    cursors = Cursors({7: "seven"})
+    taken = [cursors.move(number % 3, f"at-{number}") for number in range(2500)]
+
+    assert str(taken[0]) == "0=at-0;7=seven"
+    assert str(taken[1]) == "0=at-0;1=at-1;7=seven"
+    assert str(taken[999]) == "0=at-999;1=at-997;2=at-998;7=seven"
+    assert str(taken[1000]) == "0=at-999;1=at-1000;2=at-998;7=seven"
+    assert str(taken[-1]) == str(cursors.now()) == "0=at-2499;1=at-2497;2=at-2498;7=seven"
+    assert str(Cursors.of(str(taken[1])).now()) == str(taken[1])
+
+
+def test_lines_of_many_ranks_form_no_texts():
+    """A script can forge lines of thousands of ranks; a text for each line would be lines times ranks."""
+    Place.spelled = 0
+    cursors = Cursors({})
+    taken = [cursors.move(rank, Place("x")) for rank in range(4000)]
+    assert Place.spelled == 0
+
+    assert str(taken[-1]).count(";") == 3999
+    assert Place.spelled == 4000

@@ -81,7 +81,7 @@ def _literal(text: str) -> object:
         return ()
     try:
         return ast.literal_eval(read_text(text).strip())
-    except (ValueError, SyntaxError, MemoryError, RecursionError) as error:
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:  # `TypeError`: a set of lists
         raise RefusedError from error
 
 

@@ -135,6 +135,8 @@ class Rule:
             return self.read(value)
         except RefusedError as error:
             raise refusal(str(error) or self.allowed) from error
+        except OverflowError as error:  # an integer beyond every float
+            raise refusal(self.allowed) from error
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_plain_validator_function(

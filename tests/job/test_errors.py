@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+import time
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ HEALTH = (
     "network_check, comm_perf_test, exclude_straggler, "
     "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type, metrics_port"
 )
+OPS = 'a list of (module, class, true or false), such as [("my.checks", "DiskCheck", True)]; false bypasses the operator'
 NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 16384"
 ENTRYPOINT = (
     "the path of a script, '-m MODULE', 'module:function', a list (a command), or a mapping with script, module, function "
@@ -42,6 +44,12 @@ def text_of(document: Any) -> str:
             {"rpc": {"pickle": "some"}},
             "rpc.pickle: 'some' is not allowed; expected true or false",
             id="pickles of calls",
+        ),
+        *(
+            pytest.param(
+                {"health": {"pre_check_ops": ops}}, f"health.pre_check_ops: {ops!r} is not allowed; expected {OPS}", id=ops
+            )
+            for ops in ("{{1}}", "{[1]: 1}")
         ),
         pytest.param(
             {"nodes": "3:1"},
@@ -461,3 +469,19 @@ def test_the_error_travels_between_processes(travel):
 
     assert str(travel(error)) == "job.yaml is not a valid job:\nnodes: is missing"
     assert travel(error).problems == error.problems
+
+
+@pytest.mark.parametrize("text", ["1e9999999", "1e999999999", "9" * 400, 10**400], ids=["e7", "e9", "digits", "integer"])
+@pytest.mark.parametrize(
+    "path", ["health.hang_downtime", "fault_tolerance.pending_fail_strategy", "instance_resources.gpus", "master.cpu"]
+)
+def test_a_number_beyond_all_bounds_is_refused_at_once(path: str, text: str | int) -> None:
+    """An exponent of nine digits took minutes and all memory; an integer beyond every float was a traceback."""
+    block, field = path.split(".")
+    began = time.process_time()
+
+    told = text_of({**GOOD, block: {field: text}})
+
+    assert time.process_time() - began < 1.0
+    assert told.startswith(f"{path}: {text!r:.40}"[:60])
+    assert "is not allowed; expected" in told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import Any
 
 import pytest
@@ -82,6 +83,15 @@ def test_the_rayjob_is_retried_by_nobody_else():
     assert (spec["backoffLimit"], spec["shutdownAfterJobFinishes"], spec["submissionMode"]) == (0, True, "HTTPMode")
     assert spec["entrypoint"] == "python -m rallypoint.backends.ray.cluster run"
     assert "suspend" not in spec
+
+
+def test_the_entry_point_of_a_rayjob_is_quoted():
+    """Ray gives it to a shell: a path with a space worked nowhere, and other characters started programs."""
+    python = ["/opt/my env/python; id", "-X", "dev"]
+    manifest, _ = made(Kind.RAYJOB, python=python)
+
+    words = shlex.split(manifest["spec"]["entrypoint"])
+    assert words == [*python, "-m", "rallypoint.backends.ray.cluster", "run"]
 
 
 def test_the_driver_of_a_raycluster_is_a_container_of_its_head():

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -114,7 +115,7 @@ def _without(role: Mapping[str, Any]) -> dict[str, Any]:
 
 def _rayjob(driver: list[str], cluster: dict[str, Any]) -> dict[str, Any]:
     return {
-        "entrypoint": " ".join(driver),
+        "entrypoint": shlex.join(driver),  # Ray gives it to a shell
         "entrypointNumCpus": 0,
         # The operator submits: a submitter pod would be one more pod set, and could be retried.
         "submissionMode": "HTTPMode",

@@ -1,8 +1,8 @@
 """Search the regular expressions of a job's rules in what its script wrote, within a time limit.
 
 Both come from others, and Python's `re` can take years for 60 characters. It holds the interpreter lock meanwhile: no event
-loop, heartbeat or signal handler of the process runs. So only plain text is searched in this process. Any other pattern is
-searched in a child process that has a time limit, and without a result in time it does not match.
+loop, heartbeat or signal handler of the process runs. So only plain text is searched in this process. All other patterns of a
+verdict are searched in one child process that has a time limit, and a pattern without a result in time does not match.
 """
 
 from __future__ import annotations
@@ -16,52 +16,88 @@ import sys
 
 from rallypoint.wire.plan import PATTERN_LENGTH
 
-__all__ = ["SECONDS", "matches"]
+__all__ = ["SECONDS", "search"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds for one search, start of the child process included.
+#: Seconds for all patterns of one verdict, start of the child process included.
 SECONDS = 2.0
 
 #: Characters with a meaning of their own in a regular expression. Without them, a pattern is plain text.
 _SPECIAL = re.compile(r"[.^$*+?{}\[\]\\|()]")
 
-#: Bytes of memory of the child process, and its program; the exit code says whether the pattern matches.
-_MEMORY = 512 << 20
-_MATCHES, _DIFFERS = 10, 11
+#: Bytes of memory of the child process, and seconds of CPU time after which it continues with the next pattern. Patterns
+#: that need more are searched again at the end, in the remaining time.
+_MEMORY, _SHORT = 512 << 20, 0.008
+
+#: Its program. It writes a line with the index of the pattern, and whether the pattern matches, or an error.
 _PROGRAM = f"""
-import json, re, resource, sys
+import json, re, resource, signal, sys
 resource.setrlimit(resource.RLIMIT_AS, ({_MEMORY}, {_MEMORY}))
 resource.setrlimit(resource.RLIMIT_CPU, (3, 3))
-pattern, text = json.load(sys.stdin)
-sys.exit({_MATCHES} if re.compile(pattern, re.MULTILINE).search(text) else {_DIFFERS})
+class TooSlow(BaseException):
+    pass
+def stop(*_):
+    raise TooSlow()
+signal.signal(signal.SIGVTALRM, stop)
+patterns, text = json.load(sys.stdin)
+def result(pattern):
+    try:
+        return re.compile(pattern, re.MULTILINE).search(text) is not None
+    except Exception as error:
+        return str(error) or type(error).__name__
+def search(number, limit):
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, limit)
+        found = result(patterns[number])
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+    except TooSlow:
+        return False
+    print(json.dumps([number, found]), flush=True)
+    return True
+slow = [number for number in range(len(patterns)) if not search(number, {_SHORT})]
+for number in slow:
+    search(number, 0)
 """
 
 
 @functools.lru_cache(maxsize=1024)
-def matches(pattern: str, text: str) -> bool:
-    """Return whether a pattern is found in a text; False if it is invalid or the search takes too long."""
-    if len(pattern) > PATTERN_LENGTH:  # a script can write its own plan
-        log.warning("log_pattern %r... has %d characters; the limit is %d", pattern[:80], len(pattern), PATTERN_LENGTH)
-        return False
-    if not _SPECIAL.search(pattern):
-        return pattern in text
-    return _searched(pattern, text)
+def search(patterns: tuple[str, ...], text: str) -> frozenset[str]:
+    """Return the patterns that are found in a text; none that is invalid or takes too long."""
+    found, expressions = set(), []
+    for pattern in dict.fromkeys(patterns):
+        if len(pattern) > PATTERN_LENGTH:  # a script can write its own plan
+            log.warning("log_pattern %r... has %d characters; the limit is %d", pattern[:80], len(pattern), PATTERN_LENGTH)
+        elif _SPECIAL.search(pattern):
+            expressions.append(pattern)
+        elif pattern in text:
+            found.add(pattern)
+    results = _results(expressions, text) if expressions else {}
+    for number, pattern in enumerate(expressions):
+        result = results.get(number, f"no result within {SECONDS:g} s for all patterns of the job")
+        if result is True:
+            found.add(pattern)
+        elif result is not False:
+            why = str(result)[:200]
+            log.warning("cannot search log_pattern %r: %s; the rule does not match. Simplify the pattern", pattern[:200], why)
+    return frozenset(found)
 
 
-def _searched(pattern: str, text: str) -> bool:
+def _results(patterns: list[str], text: str) -> dict[int, bool | str]:
+    """Return by the index of a pattern whether it matches, or an error; none of a pattern that needs more time."""
     command = [sys.executable, "-I", "-S", "-c", _PROGRAM]
     try:
-        done = subprocess.run(
-            command, input=json.dumps([pattern, text]), text=True, capture_output=True, timeout=SECONDS, env={}, check=False
-        )
-    except subprocess.TimeoutExpired:
-        why = f"no result within {SECONDS:g} s"
+        output = subprocess.run(
+            command,
+            input=json.dumps([patterns, text]).encode(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=SECONDS,
+            env={},
+            check=False,
+        ).stdout
+    except subprocess.TimeoutExpired as error:
+        output = error.stdout or b""
     except OSError as error:
-        why = str(error)
-    else:
-        if done.returncode in (_MATCHES, _DIFFERS):
-            return done.returncode == _MATCHES
-        why = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-    log.warning("cannot search log_pattern %r: %s; the rule does not match. Simplify the pattern", pattern[:200], why[:200])
-    return False
+        return dict.fromkeys(range(len(patterns)), str(error))
+    return dict(json.loads(line) for line in output.splitlines(keepends=True) if line.endswith(b"\n"))

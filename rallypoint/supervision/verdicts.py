@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rallypoint.supervision.patterns import matches
+from rallypoint.supervision.patterns import search
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind
 from rallypoint.wire.plan import EndRule
@@ -263,9 +263,9 @@ def judge(
 ) -> Judgement:
     """Return the verdict on an end: by the user's rules, the terminal and the retryable exit codes, or the table."""
     kind = classify(end)
-    for number, rule in enumerate(rules, 1):
-        if _matches(rule, end):
-            return _judgement(end, kind, rule.answer, f"rule {number} of fault_tolerance.rules ({_words(rule)})")
+    if (found := _first_match(rules, end)) is not None:
+        number, rule = found
+        return _judgement(end, kind, rule.answer, f"rule {number} of fault_tolerance.rules ({_words(rule)})")
     codes = end.judged_codes
     fatal = [code for code in codes if code in terminal]
     if fatal:
@@ -313,12 +313,19 @@ def _judgement(end: End, kind: FaultKind, answer: Answer, rule: str, reason: str
     return Judgement(kind=kind, answer=answer, cause=cause, rule=rule, reason=reason)
 
 
-def _matches(rule: EndRule, end: End) -> bool:
+def _first_match(rules: tuple[EndRule, ...], end: End) -> tuple[int, EndRule] | None:
+    """Return the first rule that matches, with its number; the patterns of all rules are searched within one time limit."""
+    fitting = [(number, rule) for number, rule in enumerate(rules, 1) if _fits(rule, end)]
+    patterns = tuple(rule.log_pattern for _, rule in fitting if rule.log_pattern)
+    found = search(patterns, end.text) if patterns else frozenset()
+    return next(((number, rule) for number, rule in fitting if not rule.log_pattern or rule.log_pattern in found), None)
+
+
+def _fits(rule: EndRule, end: End) -> bool:
+    """Return whether exit codes and signals of a rule match."""
     if rule.exit_codes and not set(rule.exit_codes).intersection(end.codes):
         return False
-    if rule.signals and not set(rule.signals).intersection(end.signals):
-        return False
-    return not rule.log_pattern or matches(rule.log_pattern, end.text)
+    return not rule.signals or bool(set(rule.signals).intersection(end.signals))
 
 
 def _words(rule: EndRule) -> str:

@@ -203,7 +203,14 @@ class Ledger:
             text = f"method {request.match_info['method']!r} is unknown to the ledger"
             return web.json_response({"error": {"kind": "BackendError", "text": text}}, status=404)
         try:
-            value = await method(json.loads(await request.read() or b"{}"))
+            arguments = json.loads(await request.read() or b"{}")
+        except (ValueError, RecursionError):
+            arguments = None
+        if not isinstance(arguments, dict):
+            text = "the body is not a JSON object"
+            return web.json_response({"error": {"kind": "BackendError", "text": text}}, status=400)
+        try:
+            value = await method(arguments)
         except BackendError as error:
             return web.json_response({"error": calls.error_to(error)}, status=409)
         except (OSError, AttributeError, KeyError, TypeError, ValueError, RecursionError) as error:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -44,6 +45,13 @@ _PATIENCE = 2.0
 
 #: Longest silence of a report, and the pause after a call that failed, in seconds.
 _REPORT, _PAUSE = 5.0, 0.5
+
+
+#: Names of the files that actors report (`host._chunks`).
+_PART = r"\w[\w.-]{0,200}"
+_OUTPUT = re.compile(
+    rf"agent\.log|logs/round-\d{{1,10}}/rank-{_PART}|{UNITS}/{_PART}/{_PART}/(rank-{_PART}|{re.escape(EXIT)})", re.ASCII
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -249,10 +257,11 @@ class Nodes:
             except ActorUnavailableError:
                 await asyncio.sleep(_PAUSE)
                 continue
-            for name, offset, data in news["chunks"]:
+            chunks = [chunk for chunk in news["chunks"] if is_output(chunk[0])]
+            for name, offset, data in chunks:
                 await asyncio.to_thread(_append, node.path, name, offset, data)
                 offsets[name] = offset + len(data)
-            if any(name.endswith(EXIT) for name, _, _ in news["chunks"]):
+            if any(name.endswith(EXIT) for name, _, _ in chunks):
                 self._changed(folder.path)
             seen = news["seen"]
             if seen is None:
@@ -425,6 +434,11 @@ def _sizes(folder: Path) -> dict[str, int]:
     files = [folder / "agent.log", *folder.glob("logs/round-*/rank-*"), *folder.glob(f"{UNITS}/*/*/rank-*")]
     files += folder.glob(f"{UNITS}/*/*/{EXIT}")
     return {str(path.relative_to(folder)): path.stat().st_size for path in files if path.exists()}
+
+
+def is_output(name: str) -> bool:
+    """Return whether an actor may have this file of its node copied: an output file, below the node's folder."""
+    return _OUTPUT.fullmatch(name) is not None
 
 
 def _append(folder: Path, name: str, offset: int, data: bytes) -> None:

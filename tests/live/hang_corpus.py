@@ -317,8 +317,8 @@ times, with `hang_detection: 2` and `hang_downtime: {downtime:g}s`, on a machine
 {date}. The guide [Hangs and slow ranks](../guides/hangs.md) explains the detection.
 
 - Times are medians, counted from the start of the hang. A hang counts as found when the agents start to inspect the workers.
-- A hang counts as *found in time* after at most three times the 99th percentile of the step time, but at least five seconds.
-  Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
+- A hang counts as *found in time* within three times the 99th percentile of the step time, or within five seconds if that is
+  longer. Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
 - *Positive evidence* is proof that the ranks can never continue. With positive evidence, Rallypoint restarts the workers
   without waiting for `hang_downtime`.
 

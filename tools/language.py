@@ -69,6 +69,7 @@ _EXPECTED = {
     "OptionError": 2,
     "ConnectionFieldError": 3,
     "RefusedError": 0,
+    "Unexpected": 1,
     "_Wrong": 1,
     "refusal": 0,
 }
@@ -296,7 +297,9 @@ def _kind(node: ast.AST) -> str:
 def _name(node: ast.AST) -> str:
     """Return the name of the class or function that a node calls or raises."""
     call = node.exc if isinstance(node, ast.Raise) else node
-    return call.func.id if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) else ""
+    if not isinstance(call, ast.Call):
+        return ""
+    return call.func.id if isinstance(call.func, ast.Name) else getattr(call.func, "attr", "")
 
 
 def _start(node: ast.AST) -> str:
@@ -320,8 +323,8 @@ def _strings(node: ast.AST) -> Iterator[str]:
     call = node.exc if isinstance(node, ast.Raise) else node
     assert isinstance(call, ast.Call)
     values = (*call.args, *(keyword.value for keyword in call.keywords))
-    if isinstance(call.func, ast.Name) and call.func.id in _EXPECTED and call.args:
-        position = _EXPECTED[call.func.id]
+    if _name(node) in _EXPECTED and call.args:
+        position = _EXPECTED[_name(node)]
         values = tuple(call.args[position : position + 1])
     for index, value in enumerate(values):
         if isinstance(value, ast.Constant) and isinstance(value.value, str):

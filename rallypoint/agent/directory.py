@@ -54,7 +54,9 @@ class RoleDirectory:
         if known is not None and known.life > entry.life:
             return False
         if known is None and len(self._entries) >= self._most:
-            raise TooManyError(f"the directory of roles is full; expected at most {self._most} instances")
+            raise TooManyError(
+                f"the role directory, which lists the addresses of role instances, is full; expected at most {self._most}"
+            )
         self._entries[entry.name] = entry
         return True
 
@@ -98,7 +100,7 @@ class DirectoryServer:
         except TooManyError as error:
             raise web.HTTPInsufficientStorage(text=str(error)) from error
         if not accepted:
-            raise web.HTTPConflict(text=f"a newer process of {entry.name} is known")
+            raise web.HTTPConflict(text=f"{entry.name}: a newer process of this instance has published its address")
         return web.Response()
 
     async def _find(self, request: web.Request) -> web.Response:
@@ -127,7 +129,7 @@ async def _serve(server: DirectoryServer, host: str, port: int) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)
     bound = await server.start(host, port)
-    log.info("the directory of roles listens at %s:%d", host, bound)
+    log.info("the role directory, which lists the addresses of role instances, listens at %s:%d", host, bound)
     try:
         await ended.wait()
     finally:

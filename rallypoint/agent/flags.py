@@ -238,7 +238,7 @@ def _add_rendezvous(flags: _Flags) -> None:
         metavar="DIR",
         text="folder with ca.crt, tls.crt, tls.key for mutual TLS",
     )
-    flags.switch("--insecure-token", text="no secret: every process that knows the run ID can join")
+    flags.switch("--insecure-token", text="use no secret: any process that knows the run ID can join")
     flags.switch("--standalone", text="run on one node; no endpoint, port or ID is needed")
 
 

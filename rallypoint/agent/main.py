@@ -73,7 +73,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_node(commands.add_parser("node", help="run the agent of one node of a supervised job"))
     _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a supervised job"))
     _add_host(commands.add_parser("host", help="run instances of the simple roles of a supervised job"))
-    _add_directory(commands.add_parser("roles-directory", help="serve the addresses of the instances of roles"))
+    _add_directory(commands.add_parser("roles-directory", help="serve the addresses of all instances of a job's roles"))
     return parser
 
 

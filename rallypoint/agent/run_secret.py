@@ -71,11 +71,11 @@ def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) ->
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         if options.plan.max_nodes == 1:
             # The run has one agent, so a random secret is sufficient.
-            log.info("cannot write the key of this user to a file (%s); this run of one agent uses a random secret", error)
+            log.info("cannot read or create the key file of this user (%s); this run of one agent uses a random secret", error)
             return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(
-            f"{env.SECRET}: is not set, and the agent cannot store a key file: {error}. Set {env.SECRET} to the same secret "
-            "for all agents of the run, or run without a secret (--insecure-token)"
+            f"{env.SECRET}: is not set, and the agent cannot read or create the file from which it derives a secret: {error}. "
+            f"Set {env.SECRET} to the same secret for all agents of the run, or run without a secret (--insecure-token)"
         ) from error
 
 
@@ -102,7 +102,9 @@ def _read_key(path: Path) -> bytes:
             )
         key = file.read(_KEY_SIZE + 1)
     if len(key) != _KEY_SIZE:
-        raise OSError(f"{path}: the key file has {len(key)} bytes; expected {_KEY_SIZE}")
+        raise OSError(
+            f"{path}: the key file has {len(key)} bytes; expected {_KEY_SIZE}; delete this file, and the next run creates it"
+        )
     return key
 
 

@@ -93,8 +93,8 @@ class ElasticRoles:
         stored = await jobs.load(name)
         if stored is not None and not is_role_of(stored.record, record):
             raise ActionError(
-                f"role {key.role} cannot start: it runs as job {name}, and a job of this name, which is not its own, exists "
-                f"already (owner {stored.record.owner}); choose another name for the job or for the role",
+                f"role {key.role} cannot start: it would run as job {name}, but another job has this name (owner "
+                f"{stored.record.owner}); choose another name for the job or for the role",
                 fatal=True,
             )
         if stored is None or stored.record.owner != owner:

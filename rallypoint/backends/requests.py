@@ -127,8 +127,8 @@ async def _require_free_names(backend: Backend, blueprint: Blueprint) -> None:
     taken = roles.keys() & set(await backend.names()) if shared else ()
     for name in sorted(taken):
         raise SubmitError(
-            f"roles.{roles[name]}: runs as job {name}, and a job of this name exists already; choose another name for the job "
-            f"or for the role, or delete that job with: rallypoint delete {name}"
+            f"roles.{roles[name]}: this role would run as job {name}, but a job of this name exists already; choose another "
+            f"name for the job or for the role, or delete the existing job: rallypoint delete {name}"
         )
 
 
@@ -326,7 +326,9 @@ async def role_of(backend: Backend, stored: Stored, role: str) -> tuple[Backend,
     jobs, own = backend.units(name).jobs, role_job(name, role)
     found = await jobs.load(own)
     if found is not None and not is_role_of(found.record, stored.record):
-        raise ResizeError(f"job {name}: role {role!r} has not begun; another job has its name, {own}")
+        raise ResizeError(
+            f"job {name}: role {role!r} has not started yet; another job has the name {own}, which the job of this role needs"
+        )
     return jobs, own
 
 

@@ -47,7 +47,9 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "logs", "print the output of a job's ranks", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only the output of rank R")
-    parser.add_argument("--role", metavar="ROLE", default="", help="print only the output of ROLE, of a job with several roles")
+    parser.add_argument(
+        "--role", metavar="ROLE", default="", help="print only the output of ROLE, if the job has several roles"
+    )
     parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the job ends")
     parser.add_argument(
         "-n", "--tail", metavar="N", type=natural, help="skip all but the last N lines of each rank's stdout and stderr"

@@ -82,7 +82,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
     group = parser.group(RAY_OPTIONS)
     group.add_argument("--address", metavar="URL", default=default, help="URL of the Ray dashboard, such as http://head:8265")
     group.add_argument(
-        "--storage", metavar="DIR", default=default, help="folder (Ray head node) or fsspec URL of the job records"
+        "--storage", metavar="DIR", default=default, help="job records on Ray: folder on the head node, or fsspec URL"
     )
     group.add_argument(
         "--runtime-env",

@@ -36,9 +36,9 @@ _VALUE = 24
 
 _DESCRIPTION = """\
 Show what `rallypoint submit FILE` would do: the settings in FILE, the settings
-that differ from the defaults, and the objects to create. The command starts and
-writes nothing. With --all, the command also shows the job with all defaults.
-With --dry-run, the exit code is 1 if the API server rejects an object.
+that differ from the defaults, and the objects to create. The command starts no
+job and creates no objects. With --all, the command also shows the job with all
+defaults. With --dry-run, the exit code is 1 if the API server rejects an object.
 """
 
 

@@ -39,7 +39,7 @@ def add(commands: Commands) -> None:
     what = parser.add_mutually_exclusive_group()
     what.add_argument("--job", action="store_true", help="write a job file for `rallypoint submit`, not an AppWrapper")
     what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new random token")
-    parser.add_argument("--owner", metavar="UID", default="", help="UID of the AppWrapper that owns the Secret")
+    parser.add_argument("--owner", metavar="UID", default="", help="with --secret: UID of the AppWrapper that owns the Secret")
     parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
     set_option(parser, "a key of FILE to a YAML value, as in numPods=8")
     parser.set_defaults(run=run)

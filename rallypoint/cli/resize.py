@@ -32,7 +32,7 @@ def add(commands: Commands) -> None:
     parser = add_job_command(commands, "resize", "change the number of nodes of a job", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument("nodes", metavar="N[:MAX]", help="number of nodes, or a range MIN:MAX")
-    parser.add_argument("--role", metavar="ROLE", default="", help="the elastic role to resize, of a job with several roles")
+    parser.add_argument("--role", metavar="ROLE", default="", help="elastic role to resize, if the job has several roles")
     parser.set_defaults(run=run)
 
 

@@ -90,7 +90,7 @@ def _named(manifest: dict[str, Any], name: str | None) -> dict[str, Any]:
     metadata = manifest.get("metadata")
     if metadata is not None and not isinstance(metadata, Mapping):
         raise JobError(
-            [Problem(path="metadata", text=f"{show(metadata)} is not allowed; expected a mapping such as {{name: digits}}")]
+            [Problem(path="metadata", text=f"{show(metadata)} is not allowed; expected a mapping such as {{name: JOB_NAME}}")]
         )
     metadata = metadata or {}
     if not (name or metadata.get("name")):

@@ -50,7 +50,7 @@ def named(document: Mapping[str, Any], *, name: str = "") -> dict[str, Any]:
             [
                 Problem(
                     path="manifest.metadata",
-                    text=f"{show(metadata)} is not allowed; expected a mapping such as {{name: digits}}",
+                    text=f"{show(metadata)} is not allowed; expected a mapping such as {{name: JOB_NAME}}",
                 )
             ]
         )

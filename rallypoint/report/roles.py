@@ -188,7 +188,7 @@ async def tail_of(backend: Backend, stored: Stored, role: str, *, lines: int, ra
     if found.elastic:
         job = await units.jobs.load(role_job(name, role))
         if job is None or not is_role_of(job.record, stored.record):
-            raise BackendError(f"role {role} of job {name} has not begun")
+            raise BackendError(f"role {role} of job {name} has not started yet")
         return await units.jobs.tail(role_job(name, role), lines=lines, rank=rank)
     return await units.tail(stored.record, found, lines=lines, rank=rank)
 

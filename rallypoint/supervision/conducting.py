@@ -143,7 +143,7 @@ def _asked(record: JobRecord, policy: ConductorPolicy, now: float) -> ConductorR
     """Return the conductor's record with what the job's record asks for."""
     found = record.conductor
     if found is None:
-        raise AssertionError(f"job {record.name}: has no conductor")
+        raise AssertionError(f"job {record.name}: the record has no field conductor, which a job with several roles needs")
     if record.deletion:
         return conductor.delete(found, policy, now)
     if record.renew:

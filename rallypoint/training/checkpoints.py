@@ -91,8 +91,8 @@ class StepSnapshots:
         fixed = [name for name, value in state.items() if not _lives(value)]
         if fixed:
             _log.warning(
-                "no snapshot at each step: these entries of the training state are neither tensors nor objects with "
-                "state_dict(), so the script may replace them unnoticed: %s",
+                "snapshots at each step are off, because the script could replace these entries of the state unnoticed: "
+                "%s; expected only tensors and objects with state_dict()",
                 ", ".join(fixed),
             )
             return

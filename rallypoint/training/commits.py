@@ -265,7 +265,7 @@ class Commits:
             held = slot.held()
             if held is not None and held.number == number:
                 return slot, held
-        raise LookupError(f"commit {number}: does not exist")
+        raise LookupError(f"commit {number} does not exist on this rank")
 
     def _lay_out(self, tensors: Mapping[str, torch.Tensor]) -> None:
         form = [(key, tensor.dtype, tuple(_local(tensor).shape)) for key, tensor in tensors.items()]

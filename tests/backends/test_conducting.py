@@ -335,7 +335,9 @@ async def test_a_job_whose_role_has_the_name_of_another_job_is_refused(place):
     """Names of jobs are shared on a cluster."""
     other = await foreign(place)
 
-    with pytest.raises(SubmitError, match=r"roles\.trainer: runs as job rl-trainer, and a job of this name exists already"):
+    with pytest.raises(
+        SubmitError, match=r"roles\.trainer: this role would run as job rl-trainer, but a job of this name exists already"
+    ):
         await submit(place)
 
     assert await place.backend.names() == ("rl-trainer",)
@@ -352,7 +354,7 @@ async def test_no_other_job_is_taken_for_a_role(place):
     assert record is not None
     assert record.phase is Phase.FAILED
     assert record.verdict is not None
-    assert "a job of this name, which is not its own, exists already (owner bob)" in record.verdict.message
+    assert "another job has this name (owner bob)" in record.verdict.message
     plan = place.backend.plan(place.job(name="rl", roles=ROLES)).plan
     assert await read_roles(place.backend, record, plan) == ()
     await request_deletion(place.backend, "rl")

@@ -241,7 +241,7 @@ async def test_no_compressed_answer_is_read(forged: tuple[Forged, RayBackend]) -
     program, backend = forged
     program.encoded = gzip.compress(b"[" + b"1," * (1 << 20) + b"1]")
 
-    with pytest.raises(BackendError, match=r"the answer is compressed \('gzip'\)"):
+    with pytest.raises(BackendError, match=r"the response is compressed \('gzip'\)"):
         await backend.load("job")
 
 

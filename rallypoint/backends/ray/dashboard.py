@@ -285,7 +285,7 @@ async def read_answer(answer: aiohttp.ClientResponse, limit: int) -> bytes:
     """Return the body of an answer; raises `LimitError` where it is longer than `limit` bytes, or compressed."""
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
-        raise LimitError(f"the answer is compressed ({encoding[:40]!r}); expected one without Content-Encoding")
+        raise LimitError(f"the response is compressed ({encoding[:40]!r}); expected a response without Content-Encoding")
     return await read_body(answer, limit)
 
 

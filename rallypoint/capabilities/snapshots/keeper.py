@@ -149,7 +149,7 @@ class SnapshotKeeper:
             await asyncio.wait_for(self._arrival(), self._patience)
         except asyncio.TimeoutError:
             log.warning(
-                "the last snapshot was not stored within %g s; the next round starts before the snapshot is stored",
+                "the last snapshot was not completely stored within %g s; the next round starts before the snapshot is stored",
                 self._patience,
             )
 
@@ -158,7 +158,7 @@ class SnapshotKeeper:
         try:
             await asyncio.wait_for(self._idle.wait(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot was not stored within %g s and is lost when this agent exits", self._patience)
+            log.warning("the last snapshot was not stored within %g s, and is lost because this agent exits", self._patience)
         if self._replicas is not None:
             self._replicas.close()
         if self._owned is not None:

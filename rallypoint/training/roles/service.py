@@ -126,7 +126,7 @@ class Service:
                     self._announce_one(entry, time.monotonic())
         except (OSError, RallypointError) as error:
             if not self._failed:
-                log.warning("cannot register this instance in the role directory: %s; retrying", error)
+                log.warning("cannot publish the address of this instance for calls from other roles: %s; retrying", error)
             self._failed = True
             return
         self._failed = False
@@ -144,7 +144,11 @@ class Service:
             self._announced[entry.name] = entry, now
         elif not self._outdated:
             self._outdated = True
-            log.warning("%s/%d: a newer process of this instance is registered and receives the calls", entry.role, entry.rank)
+            log.warning(
+                "%s/%d: a newer process of this instance has published its address and receives the calls",
+                entry.role,
+                entry.rank,
+            )
 
 
 _services: dict[int, Service] = {}

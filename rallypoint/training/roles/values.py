@@ -222,7 +222,7 @@ class _Decoder:
         torch = _import("torch", "torch tensor")
         kind = getattr(torch, name, None) if name in _TORCH else None
         if kind is None:
-            raise ProtocolError(f"value: torch type {name[:40]!r} is not allowed")
+            raise ProtocolError(f"value: torch type {name[:40]!r} is not allowed; expected a type such as float32")
         buffer = self._buffer(index)
         _require_size(buffer, kind.itemsize, _dimensions(shape))
         writable = buffer if isinstance(buffer, (bytearray, mmap.mmap)) else bytearray(buffer)
@@ -266,11 +266,11 @@ def _bytes_of(numpy: Any, array: Any) -> Buffer:
 def _numpy_type(name: str) -> tuple[Any, Any]:
     numpy = _import("numpy", "numpy array")
     if not _DTYPE.fullmatch(name):
-        raise ProtocolError(f"value: array type {name[:40]!r} is not allowed")
+        raise ProtocolError(f"value: array type {name[:40]!r} is not allowed; expected a NumPy type such as <f4")
     try:
         return numpy, numpy.dtype(name)
     except (TypeError, ValueError) as error:
-        raise ProtocolError(f"value: array type {name!r} is not allowed") from error
+        raise ProtocolError(f"value: array type {name!r} is not allowed; expected a NumPy type such as <f4") from error
 
 
 def _dimensions(shape: Any) -> Sequence[int]:

@@ -75,8 +75,11 @@ class Lives:
             return cls()
         try:
             return cls._read(json.loads(text))
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(f"expected the incarnations of the instances: {error!r}") from error
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise ValueError(
+                f"key {LIVES_KEY}: the value does not list the incarnation of each role instance, as the supervisor writes it "
+                f"({error!r}); restore the previous value of this key"
+            ) from error
 
     @classmethod
     def _read(cls, found: Any) -> Lives:

@@ -115,7 +115,10 @@ class KubernetesUnits(UnitBackend):
         try:
             await its.actor.ensure("pods", directory_pod(ref, spec=spec, plan=plan))
         except BackendError as error:
-            log.warning("job=%s: cannot create the directory of its roles; retrying: %s", record.name, error)
+            text = (
+                "job=%s: cannot create the pod of the role directory, which lists the addresses of role instances: %s; retrying"
+            )
+            log.warning(text, record.name, error)
 
     async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
         """Note the life, then create its pod; a container that the kubelet restarts needs none. See `UnitBackend.start`."""
@@ -300,7 +303,7 @@ class KubernetesUnits(UnitBackend):
                 continue
             self._known = (ref.uid, *_lives_of(found))
             return changed
-        raise ActionError("another supervisor starts instances of this job")
+        raise ActionError("another supervisor is starting instances of this job; this supervisor starts none")
 
     async def _pod(self, its: UnitParts, ref: JobRef, group: Group, last: MadePod) -> PodView | None:
         name = names.unit_pod(ref, last.attempt, group.place, group.number, last.number)

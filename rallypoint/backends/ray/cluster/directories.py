@@ -62,8 +62,10 @@ class Directories:
             if process is not None:
                 await in_thread(durable.write_text, str(folder.path / _FILE), json.dumps({"port": port}))
                 return process, port
-            log.warning("job=%s: port %d is taken; its directory of roles starts at another one", folder.path.name, port)
-        raise BackendError(f"job {folder.path.name}: the directory of its roles does not start; see the log of the ledger")
+            log.warning("job=%s: port %d is in use; the role directory of this job tries another port", folder.path.name, port)
+        raise BackendError(
+            f"job {folder.path.name}: the role directory of this job does not start; see the log of the ledger actor"
+        )
 
     async def _started(self, uid: str, folder: JobFolder, port: int) -> asyncio.subprocess.Process | None:
         """Return the process once it listens, None where it ends before."""

@@ -39,25 +39,37 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 #: does. Ours does what the document says.
 DIFFERENCES: Mapping[int, tuple[str, str, str]] = {
     1: ("`pending_timeout`", "time limit for pending nodes; default 900 s", "the value is not used"),
-    2: ("`hang_detection`", "0: a hang is only logged", "0 is rejected; 7 has this effect"),
-    3: ("`hang_downtime`", "default 30 minutes; 0 or more", "default 5; 0 is rejected; 1 becomes 2"),
-    4: ("`pending_fail_strategy`", "-1 disables the check", "-1, 1 and 2 have the same effect"),
-    5: ("`pre_check_ops`", "False skips an operator", "True skips it; a missing class is ignored"),
-    6: ("annotations", "can set every argument of the master except name and namespace", "only eight keys are read"),
+    2: (
+        "`hang_detection`",
+        "with the value 0, a hang is only logged",
+        "the value 0 is rejected; with the value 7, a hang is only logged",
+    ),
+    3: ("`hang_downtime`", "default 30 minutes; 0 or more", "default 5 minutes; 0 is rejected; 1 is changed to 2"),
+    4: ("`pending_fail_strategy`", "the value -1 disables the check", "the values -1, 1 and 2 have the same effect"),
+    5: ("`pre_check_ops`", "False skips an operator", "True skips an operator; a missing class is ignored"),
+    6: (
+        "annotations",
+        "annotations can set every argument of the master except name and namespace",
+        "only eight annotations are read",
+    ),
     7: ("`max_restarts`", "default 3; 1 or more", "default 0; no limit"),
     8: (
         "`relaunch_on_worker_failure`",
         "an argument with default 3",
-        "no such argument; a field of the replica, at most 5",
+        "this argument does not exist; a field of the replica, at most 5, has its effect",
     ),
-    9: ("`nnodes`", "default 1", "described like `node_unit`; `MIN:MAX` is also accepted"),
+    9: ("`nnodes`", "default 1", "its description is that of `node_unit`; `MIN:MAX` is also accepted"),
     10: (
         "`node_unit`",
-        "number of nodes is a multiple of it; 1 or more",
-        "0 causes a division by zero; a full job need not be a multiple",
+        "the number of nodes is a multiple of `node_unit`, which is 1 or more",
+        "the value 0 causes a division by zero; with the maximum number of nodes, the job need not be a multiple",
     ),
     11: ("`training_port`", "default 60000", "default 60000 on the command line, otherwise 64000"),
-    12: ("`exclude_straggler`", "has an effect only with a node check", "ignored without a check (Rallypoint: an error)"),
+    12: (
+        "`exclude_straggler`",
+        "has an effect only with a node check",
+        "the argument is ignored without a node check (Rallypoint: an error)",
+    ),
     13: ("`precheck` 2", "all nodes are tested together", "nodes are tested in pairs"),
     14: ("`dynamic_failover_extension`", "GLOBAL_FAILOVER restarts the job", "the job is restarted every 30 s until a limit"),
     15: ("`rdzv_conf`", "`join_timeout` is greater than 0", "invalid values are detected only at run time"),
@@ -74,15 +86,15 @@ After reading this page, you can use every argument of DLRover's
 places, the first of these places applies:
 
 1. **Command line**: `rallypoint submit --max-restarts 5`, or `--max_restarts 5`; also `rallypoint plan`.
-2. **Job file**, top level: `max_restarts: 5`, or `max-restarts: 5`, or the field of the table.
+2. **Job file**, at its top level: `max_restarts: 5`, or `max-restarts: 5`, or the field in the tables below.
 3. **Annotation** of the job (not of a role): `max_restarts: "5"` or `{prefix}max_restarts: "5"`.
 4. **Environment** of the submitting process: `RALLYPOINT_MAX_RESTARTS=5`.
 5. **Connection**: `{{"max_restarts": 5}}` in its field [`arguments`](../guides/connection.md).
 
 `rallypoint-agent run` reads the flag, then `PET_MAX_RESTARTS` and `RALLYPOINT_MAX_RESTARTS`.
 
-Two spellings with different values in one place are an error. `namespace` and `job_name` cannot be annotations. With several
-roles, `nnodes`, `node_unit`, `accelerator`, `numa_affinity`, `auto_config` and `auto_tunning` belong to each role. If
+Two spellings of one argument in one place must have the same value. `namespace` and `job_name` cannot be annotations. With
+several roles, `nnodes`, `node_unit`, `accelerator`, `numa_affinity`, `auto_config` and `auto_tunning` belong to each role. If
 DLRover's document and code differ, Rallypoint follows the document: [differences](#where-dlrovers-code-differs).
 """
 
@@ -99,8 +111,8 @@ def page() -> str:
     )
     titles = ("Argument", "Field", "Meaning", "Allowed values", "Default", "DLRover's default", "Not available as", "Test")
     tables = (f"\n## {title}\n\n{_table(titles, (_row(one, arguments[one.name]) for one in some))}" for title, some in sections)
-    rows = ((str(n), *words, _tests(differences[n])) for n, words in DIFFERENCES.items())
-    differs = _table(("Number", "Argument", "Behaviour in DLRover's document", "Behaviour of DLRover's code", "Test"), rows)
+    rows = ((*words, _tests(differences[n])) for n, words in DIFFERENCES.items())
+    differs = _table(("Argument", "Behaviour in DLRover's document", "Behaviour of DLRover's code", "Test"), rows)
     return "".join((_HEAD.format(prefix=PREFIX), *tables, "\n## Where DLRover's code differs\n\n", differs))
 
 

@@ -27,7 +27,7 @@ class Cluster(Model):
 
 
 class Group(Model):
-    """Roles that are placed together: group I of each role runs on the same node and shares its devices."""
+    """Roles that are placed together: group 1 of each role shares one node and its devices, group 2 another node, and so on."""
 
     name: Annotated[str, NAME] = ""
     """Name of the group, only for display."""
@@ -39,21 +39,21 @@ class Master(Model):
     """The coordinator and the supervisor of the job."""
 
     cpu: Annotated[str, QUANTITY] = ""
-    """Cores."""
+    """CPU cores: `4`, `500m`."""
     memory: Annotated[str, QUANTITY] = ""
-    """Bytes: `4096Mi`."""
+    """Memory in bytes: `4096Mi`."""
     create_timeout: Annotated[float | None, duration(positive=True)] = None
     """Time in which the first coordinator must start."""
     max_restarts: Annotated[int | None, whole(0, 999_999, unit="replacements")] = None
-    """How often the coordinator of an attempt is replaced. Default: 100."""
+    """Maximum number of replacements of the coordinator in one attempt. Default: 100."""
     isolation: Annotated[str, WORD] = ""
-    """Extended resource of which the coordinator requests one unit."""
+    """Name of a Kubernetes extended resource; the coordinator requests one unit of this resource."""
 
 
 class Rpc(Model):
-    """Calls between roles (`rallypoint.training.roles`)."""
+    """Function calls between roles (`rallypoint.training.roles`)."""
 
     pickle: Annotated[bool | None, FLAG] = None
-    """True: calls may contain any Python object as a pickle, so a process with the job's secret can execute code in the others.
+    """True: calls may contain any Python object as a pickle, so a process with the job's secret can execute code in all roles.
     Default: false.
     """

@@ -136,9 +136,9 @@ class EndingRule(Model):
     exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """The process exited with one of these codes."""
     signals: Annotated[tuple[int, ...], _SIGNAL_LIST] = ()
-    """One of these signals ended the process; by name or number."""
+    """One of these signals, by name or number, ended the process."""
     log_pattern: Annotated[str, _PATTERN] = ""
-    """Regular expression that is found in the error or in the last log lines."""
+    """Regular expression that matches in the error message or in one of the last log lines."""
     answer: Annotated[str, choice(*(answer.value for answer in Answer))]
     """`retry-here`: restart on the same node; `retry-elsewhere`: on another node; `fail-now`: fail the job."""
 

@@ -51,15 +51,17 @@ class _JobFields(Model):
     roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
     """Roles of the job. The fields of a single role can be written at the top level; its name is then `trainer`."""
     platform: Annotated[str, PLATFORM] = ""
-    """Backend of the job (DLRover's argument); `pyk8s` and `k8s` mean `kubernetes`. Default: as selected at submission."""
+    """Backend of the job (DLRover's argument); `pyk8s` and `k8s` mean `kubernetes`. Default: the backend of the command or
+    task.
+    """
     namespace: Annotated[str, NAMESPACE] = ""
-    """Kubernetes namespace of the job (DLRover's argument). Default: as selected at submission."""
+    """Kubernetes namespace of the job (DLRover's argument). Default: the namespace of the command or task."""
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
-    """Set of rules and defaults. Default: selected by the job's labels, annotations and blocks, otherwise `ladder`."""
+    """Set of supervision rules and defaults. Default: `ladder`, unless labels or fields of the job select another profile."""
     labels: Texts = Field(default_factory=dict)
-    """Labels of the job and all its pods. Some labels set fields of a profile."""
+    """Labels of the job and all its pods. Some labels also set fields of the job."""
     annotations: Texts = Field(default_factory=dict)
-    """Annotations of the job and all its pods. Annotations of AppWrapper, and some of a profile, set fields."""
+    """Annotations of the job and all its pods. Some annotations, such as those of AppWrapper, also set fields of the job."""
     fault_tolerance: FaultTolerance = FaultTolerance()
     """How the supervisor reacts to failures of the whole job."""
     recovery: Recovery = Recovery()
@@ -70,7 +72,7 @@ class _JobFields(Model):
     """How lost nodes, hangs and faulty nodes are detected."""
     insecure_token: Annotated[bool, FLAG] = False
     """True: the agents of a PyTorchJob or AppWrapper have no secret, for namespaces in which no Secret can be created. Any
-    process that can connect to a pod and knows the job's name can then join the job. Pods of Rallypoint and local jobs always
+    process that can connect to a pod and knows the job's name can then join the job. Jobs of kind `pods` and local jobs always
     have a secret.
     """
     tls: Annotated[str, TLS] = ""
@@ -78,24 +80,24 @@ class _JobFields(Model):
     NAME}`: they are in a Secret (`ca.crt`, `tls.crt`, `tls.key`).
     """
     network_policy: Annotated[str, NETWORK_POLICY] = ""
-    """Kubernetes: a NetworkPolicy allows only pods of the job to connect to its pods. `on`: the coordinator's port stays open,
-    because the supervisor connects to it through the API server; networks such as `10.0.0.0/28`: only these networks can
-    connect to it.
+    """A Kubernetes NetworkPolicy allows only pods of the job to connect to its pods. Exception, because the supervisor connects
+    through the API server: the coordinator's port is open to all clients with `on`, and to clients in the listed networks
+    with a list such as `10.0.0.0/28,10.1.0.0/28`.
     """
     logs: Logs = Logs()
     """How the output of each rank is stored."""
     config: Annotated[dict[str, Any], CONFIG] = Field(default_factory=dict)
     """Your own settings, which every worker can read (`rallypoint.training.job_config()`). Numbers may have a decimal point."""
     cluster: Cluster = Cluster()
-    """The machines that the job may use; its roles must fit on them."""
+    """The machines that the job may use; the roles of the job must fit on these machines."""
     groups: Annotated[tuple[Group, ...], LIST] = ()
     """Groups of roles that are placed together and share devices."""
     master: Master = Master()
     """The coordinator and the supervisor of the job."""
     worker_isolation: Annotated[str, WORD] = ""
-    """Extended resource of which each worker requests one unit."""
+    """Name of a Kubernetes extended resource; each worker requests one unit of this resource."""
     rpc: Rpc = Rpc()
-    """Calls between roles."""
+    """Function calls between roles."""
 
 
 if TYPE_CHECKING:

@@ -181,7 +181,7 @@ class FaultTolerance(Model):
     """How the supervisor reacts to failures of the whole job. Grace periods and pauses range from 0s to 24h."""
 
     retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Budgets.retry_limit
-    """How often the whole job is restarted; a job has at most `retry_limit + 1` attempts."""
+    """Maximum number of restarts of the whole job; a job has at most `retry_limit + 1` attempts."""
     admission_grace_period: Annotated[float, _GRACE] = GracePeriods.admission_grace
     """Time from the start of an attempt until every node exists."""
     warmup_grace_period: Annotated[float, _GRACE] = GracePeriods.warmup_grace
@@ -189,7 +189,7 @@ class FaultTolerance(Model):
     failure_grace_period: Annotated[float, _GRACE] = GracePeriods.failure_grace
     """How long the job may have fewer than MIN nodes because of failed nodes."""
     retry_pause_period: Annotated[float, _GRACE] = GracePeriods.retry_pause
-    """Pause between the end of the deletion and the next attempt."""
+    """Pause between the deletion of a failed attempt and the start of the next attempt."""
     forceful_deletion_grace_period: Annotated[float, _GRACE] = GracePeriods.forceful_deletion_grace
     """Time after which objects that are still being deleted are deleted by force."""
     deletion_on_failure_grace_period: Annotated[float, _GRACE] = GracePeriods.deletion_on_failure_grace
@@ -199,9 +199,9 @@ class FaultTolerance(Model):
     terminal_exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """Exit codes of workers and pods after which the job fails without a retry."""
     retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """If set: all other exit codes fail the job without a retry. A code in both lists is terminal."""
+    """If set: the job fails without a retry after an exit code that is not in this list or is in `terminal_exit_codes`."""
     no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Budgets.no_progress_limit
-    """Number of attempts in a row without a newer step after which the job fails; 0: no limit."""
+    """Number of attempts in a row without a newer training step after which the job fails; 0: no limit."""
     pending_timeout: Annotated[float, _PERIOD] = GracePeriods.pending_timeout
     """How long nodes may stay pending; `pending_fail_strategy` defines the reaction."""
     pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = GracePeriods.pending_fail_strategy
@@ -215,8 +215,8 @@ class FaultTolerance(Model):
     lease: Annotated[float, _TIMEOUT] = Plan.lease
     """Time without a supervisor after which `orphan_policy` applies."""
     orphan_policy: Annotated[str | None, choice(*(policy.value for policy in OrphanPolicy))] = None
-    """A job without a supervisor: `continue`: trains on; `stop`: saves and ends. Default: `continue` from the CLI, `stop` from
-    Airflow.
+    """Reaction to `lease`: `continue`: the training continues; `stop`: the job saves a checkpoint and ends. Default: `continue`
+    for jobs from the CLI, `stop` for jobs from Airflow.
     """
 
     @model_validator(mode="after")
@@ -230,24 +230,24 @@ class BudgetRefill(Model):
     """When faults no longer count against a budget. By default, they always count."""
 
     window: Annotated[float, _PERIOD] = 0.0
-    """Only faults within this time count; 0s: all faults count."""
+    """Only faults of the last `window` count; 0s: all faults count."""
     healthy_for: Annotated[float, _PERIOD] = 0.0
-    """After this time of healthy progress, earlier faults no longer count; 0s: off."""
+    """After this time of training without a fault, earlier faults no longer count; 0s: off."""
     on_checkpoint: Annotated[bool, FLAG] = False
-    """True: faults before the newest checkpoint do not count."""
+    """True: faults from before the newest checkpoint do not count."""
 
 
 class Refills(Model):
-    """When faults no longer count against each budget."""
+    """When faults no longer count against a budget, such as `max_restarts`."""
 
     process: BudgetRefill = BudgetRefill()
-    """That of `max_restarts`."""
+    """When process faults no longer count against `max_restarts`."""
     node: BudgetRefill = BudgetRefill()
-    """That of `node_replacements`."""
+    """When lost nodes no longer count against `node_replacements`."""
     hang: BudgetRefill = BudgetRefill()
-    """That of `max_hangs`."""
+    """When hangs no longer count against `max_hangs`."""
     reset: BudgetRefill = BudgetRefill()
-    """That of `fault_tolerance.retry_limit`."""
+    """When resets no longer count against `fault_tolerance.retry_limit`."""
 
 
 class _Recovery(Model):
@@ -256,17 +256,19 @@ class _Recovery(Model):
     other_names: ClassVar[Mapping[str, str]] = {"relaunch_on_worker_failure": "node_replacements"}
 
     max_restarts: Annotated[int, whole(0, unit="restarts")] = Budgets.max_restarts
-    """How often workers are restarted after process faults."""
+    """Maximum number of worker restarts after failures of workers, within one attempt."""
     node_replacements: Annotated[int, whole(0, unit="replacements")] = Budgets.node_replacements
-    """How often each node is replaced (DLRover's argument `relaunch_on_worker_failure`)."""
+    """Maximum number of replacements of each node within one attempt (DLRover's `relaunch_on_worker_failure`)."""
     max_hangs: Annotated[int, whole(0, unit="restarts")] = Budgets.max_hangs
-    """How often workers are restarted after a hang, within one attempt."""
+    """Maximum number of worker restarts after hangs, within one attempt."""
     replace_delay: Annotated[float, _PERIOD] = GracePeriods.replace_delay
     """Pause before a lost node is replaced."""
     stop_grace_period: Annotated[float, _PERIOD] = WorkerSettings.stop_grace
     """Time between SIGTERM and SIGKILL when workers are stopped."""
     exit_grace_period: Annotated[float, duration(most=86400.0)] = WorkerSettings.exit_grace
-    """Time from the end of a worker's script until its process is killed; the exit code of the script counts. 0s: never."""
+    """Time that a worker's process may keep running after its script has ended; then the agent kills it, and the exit code of
+    the script counts. 0s: no limit.
+    """
     standby: Annotated[int | None, whole(0, MAX_WORKERS, unit="standbys")] = None
     """Standby processes per node (docs/guides/warm-starts.md); 0 disables them. Default: one per worker."""
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
@@ -274,7 +276,7 @@ class _Recovery(Model):
     start_method: Annotated[str | None, choice("fork", "spawn", "forkserver")] = None
     """`fork`: workers are forked from a process that has imported torch; other values: each worker is a new program."""
     refill: Refills = Refills()
-    """When faults no longer count against each budget. Default: never."""
+    """When faults no longer count against a budget, such as `max_restarts`. Default: never."""
 
 
 if TYPE_CHECKING:
@@ -287,9 +289,9 @@ class Rendezvous(Model):
     """How nodes form a round."""
 
     join_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.join_timeout
-    """How long a round waits for MIN nodes."""
+    """How long a round waits for the minimum number of nodes (MIN in `nodes: MIN:MAX`)."""
     last_call_timeout: Annotated[float, _PERIOD] = RendezvousSettings.last_call
-    """How long a round with MIN nodes waits for MAX nodes."""
+    """How long a round that has the minimum number of nodes (MIN) waits for more nodes, up to MAX."""
     fence_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.fence_timeout
     """Time after which an agent that cannot reach a coordinator stops its workers."""
     port: Annotated[int, whole(0, 65535)] = 0
@@ -312,8 +314,8 @@ class _Health(Model):
     worker is reported at once. An agent sends a heartbeat at least once per second.
     """
     node_unreachable: Annotated[float, _GRACE] = 30.0
-    """Kubernetes: how long a pod stays on a host that is not ready or unreachable, as a toleration of all pods of the job
-    (Kubernetes' default: 300s). A toleration of the same taint in `tolerations` has priority.
+    """How long a pod stays on a host that is not ready or unreachable. Each pod gets this time as a toleration (Kubernetes'
+    default: 300s), unless `tolerations` contains one for the same taint.
     """
     hang_downtime: Annotated[float, _MINUTES] = 1800.0
     """Time without a sign of life of any rank after which the job counts as hanging; a number without a unit is in minutes; 0:
@@ -322,27 +324,30 @@ class _Health(Model):
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
     """Reaction to a hang: 0: a log line; 1: an incident; 2: a restart of the workers."""
     hang_learning: Annotated[bool, FLAG] = True
-    """True: the usual durations of steps, checkpoints and other phases are learned, and a longer silence is reported. If the
-    ranks provably cannot continue, it is a hang. False: only `hang_downtime` applies.
+    """True: the coordinator learns how long steps, checkpoints and other phases usually take, and reports a rank that takes
+    longer; if the ranks provably cannot continue, this is a hang. False: only `hang_downtime` applies.
     """
     precheck: Annotated[int, one_of(0, 1, 2)] = 0
-    """Check of the nodes before the training: 0: none; 1: in pairs; 2: in pairs, then all together (DLRover's argument)."""
+    """Node check before the training: 0: none; 1: in pairs of nodes; 2: in pairs, then all nodes together (DLRover's argument).
+    """
     network_check: Annotated[bool, FLAG] = False
     """The same as `precheck: 1`."""
     comm_perf_test: Annotated[bool, FLAG] = False
     """The same as `precheck: 2`."""
     exclude_straggler: Annotated[bool, FLAG] = False
-    """True: nodes that take more than twice the median time in the node check are replaced; needs a check."""
+    """True: nodes that take more than twice the median time in the node check are replaced; needs `precheck` 1 or 2."""
     precheck_timeout: Annotated[float, _TIMEOUT] = 300.0
     """Time limit of each test in the node check."""
     precheck_all_pairs: Annotated[bool, FLAG] = False
     """True: every pair of nodes is tested, to measure all bandwidths; this takes as many rounds as there are nodes."""
     precheck_only: Annotated[bool, FLAG] = False
-    """True: the job ends after the node check, whose findings are the result of the job; needs a check."""
+    """True: the job ends after the node check, and its result is the result of the check; needs `precheck` 1 or 2."""
     precheck_program: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
-    """Your own probe program and its arguments (docs/guides/node-check.md)."""
+    """Your own test program for the node check, with its arguments (docs/guides/node-check.md)."""
     pre_check_ops: Annotated[tuple[PreCheckOp, ...], PRE_CHECK_OPS] = NOTHING
-    """Classes that are called before the training (DLRover's argument; docs/guides/pre-checks.md). `false` skips a class."""
+    """Classes that are called before the training (DLRover's argument; docs/guides/pre-checks.md). A class with `false` is
+    skipped.
+    """
     xpu_type: Annotated[str, choice("nvidia", "ascend")] = "nvidia"
     """Vendor whose tool measures the load of the devices (DLRover's argument)."""
 
@@ -386,4 +391,4 @@ class Logs(Model):
     tee: Annotated[str, _STREAMS] = "none"
     """Streams that are written to files and printed by the agent, each line with its rank."""
     tail_lines: Annotated[int, whole(1, 200, unit="lines")] = 20
-    """Number of log lines of a failed worker that its incident contains."""
+    """Number of last log lines of a failed worker that the incident contains."""

@@ -70,21 +70,21 @@ class Resources(Model):
     """Resources that one node requests, as Kubernetes quantities. By default, each limit is equal to the request."""
 
     cpu: Annotated[str, QUANTITY] = ""
-    """Cores: `4`, `500m`."""
+    """CPU cores: `4`, `500m`."""
     memory: Annotated[str, QUANTITY] = ""
-    """Bytes: `8Gi`, `512M`."""
+    """Memory in bytes: `8Gi`, `512M`."""
     cpu_limit: Annotated[str, QUANTITY] = ""
     """Limit of CPU cores."""
     memory_limit: Annotated[str, QUANTITY] = ""
-    """Limit of memory; a node that uses more is killed."""
+    """Limit of memory in bytes; a node that uses more is killed."""
     shm: Annotated[str, QUANTITY] = ""
-    """Size of /dev/shm, in addition to `memory`; it contains progress and snapshots. Default: 64Mi per worker."""
+    """Size of /dev/shm, in addition to `memory`; contains progress reports and snapshots. Default: 64Mi per worker."""
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0
-    """Number of GPUs, as request and limit."""
+    """Number of GPUs; both the request and the limit."""
     gpu_resource: Annotated[str, RESOURCE] = ""
     """Resource name of a GPU. Default: `nvidia.com/gpu`, or `huawei.com/Ascend910` with `ascend-npu`."""
     extended: _Extended = Field(default_factory=dict)
-    """Further resources by their full name: `rdma/hca: 1`."""
+    """Amounts of other extended resources, by the name of the resource: `rdma/hca: 1`."""
 
 
 class InstanceResources(Model):
@@ -93,31 +93,31 @@ class InstanceResources(Model):
     other_names: ClassVar[Mapping[str, str]] = {"gpu": "gpus"}
 
     cpu: Annotated[str, QUANTITY] = ""
-    """Cores: `4`, `500m`."""
+    """CPU cores: `4`, `500m`."""
     memory: Annotated[str, QUANTITY] = ""
-    """Bytes: `8Gi`, `512M`."""
+    """Memory in bytes: `8Gi`, `512M`."""
     disk: Annotated[str, QUANTITY] = ""
     """Local storage in bytes."""
     gpus: Annotated[Fraction | None, SHARE] = None
-    """Devices: a whole number, or a fraction of a device that instances share. Default in a group of N roles: 1/N."""
+    """Number of devices, or a fraction of a device that several instances share. Default in a group of N roles: 1/N."""
     user_defined: _Amounts = Field(default_factory=dict)
-    """Amounts of further resources."""
+    """Amounts of other resources, by the name of the resource."""
 
 
 class NodeGroupFailover(Model):
     """Nodes that are replaced together: if a replacement stays pending, all nodes with the same label are replaced."""
 
     label: Annotated[str, WORD] = ""
-    """Label of the Kubernetes nodes."""
+    """Key of a label of the Kubernetes nodes, such as `topology.kubernetes.io/rack`."""
     timeout: Annotated[float | None, duration(least=30.0)] = None
-    """How long the replacement of one node may stay pending. Default: 5m."""
+    """How long a replacement may stay pending until all nodes with the same label are replaced. Default: 5m."""
 
 
 class _Role(Model):
     """A part of the job with its own entrypoint and resources. The fields of a single role can be written at the top level."""
 
     name: Annotated[str, NAME] = DEFAULT_ROLE
-    """Name of the role, unique within the job; the key, if `roles` is a mapping."""
+    """Name of the role, unique within the job. If `roles` is a mapping, the key is the name."""
     entrypoint: Annotated[Entrypoint, ENTRYPOINT]
     """Program of each worker: `train.py`, `-m pkg.train`, `pkg.train:run`, `[bash, -c, ...]` or
     `{script|module|function|command: ...}`. A function is called without arguments; for a class, `run()` is called.
@@ -125,9 +125,9 @@ class _Role(Model):
     args: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Arguments of the program; numbers become strings."""
     nodes: Annotated[NodeRange, NODES] = NodeRange(min=1, max=1)
-    """Number of nodes: `N`, or `MIN:MAX`."""
+    """Number of nodes: `N`, or a minimum and a maximum, `MIN:MAX`."""
     node_unit: Annotated[int, whole(1, MAX_NODES, unit="nodes")] = 1
-    """The number of nodes in a round is a multiple of this number; MIN and MAX must be multiples, too."""
+    """The number of nodes in a round is a multiple of `node_unit`; MIN and MAX in `nodes` must also be multiples."""
     nproc_per_node: Annotated[int, whole(1, MAX_WORKERS, unit="workers")] = 1
     """Number of workers per node."""
     auto_config: Annotated[bool | None, FLAG] = None
@@ -143,80 +143,82 @@ class _Role(Model):
     total: Annotated[int | None, whole(0, 999_999, unit="instances")] = None
     """Number of instances of the role, or of workers of an elastic role; 0: the role runs nothing."""
     per_group: Annotated[int | None, whole(1, 999_999, unit="instances")] = None
-    """Instances in one group, which runs on one node. For an elastic role, another name of `nproc_per_node`."""
+    """Number of instances in one group; a group runs on one node. For an elastic role, another name of `nproc_per_node`."""
     driver: Annotated[bool | None, FLAG] = None
-    """The job succeeds when all roles with `driver: true` have succeeded; the other roles are then ended."""
+    """The job succeeds when all roles with `driver: true` have succeeded; Rallypoint then ends the other roles."""
     on_failure: Annotated[str, choice("instance", "role", "job", "none")] = ""
-    """Part that is restarted first after a failure: `instance` (default; in an elastic role as in a job with one role), `role`
-    or `job`; `none`: the job fails.
+    """Reaction to a failed instance: `instance` (default): restart it (elastic role: recover as in a job with one role);
+    `role`: restart the whole role; `job`: restart all roles; `none`: the job fails.
     """
     node_group_failover: NodeGroupFailover = NodeGroupFailover()
     """Nodes that are replaced together."""
     process_group: Annotated[bool | None, FLAG] = None
-    """True: the process group is created before the function of an elastic role is called."""
+    """True (default): in an elastic role, torch's process group is created before the function is called."""
     env: _Environment = Field(default_factory=dict)
     """Environment variables of the workers. Numbers and true/false become strings; null is an error."""
     workdir: Annotated[str, PATH] = ""
     """Working directory of the workers, relative to the folder of the job file, which is also the default."""
     checkpoint_dir: Annotated[str, PATH] = ""
-    """Folder of the checkpoints; workers get it as RALLYPOINT_CHECKPOINT_DIR."""
+    """Folder of the checkpoints; workers get its path as RALLYPOINT_CHECKPOINT_DIR."""
     setup_commands: Annotated[tuple[Annotated[str, COMMAND_LINE], ...], LIST] = ()
     """Shell commands that run once per node, in one shell that stops at the first error. Workers get the working directory and
     the exported variables of this shell.
     """
     resources: Resources = Resources()
-    """Resources that one node requests, not used on the backend `local`. The fields from `image` on apply only to pods."""
+    """Resources that one node requests; without effect on the backend `local`."""
     instance_resources: InstanceResources = InstanceResources()
-    """Resources that one instance requests. For an elastic role, whole devices become `resources` of its nodes."""
+    """Resources that one instance requests. For an elastic role, whole devices are added up in `resources` of its nodes."""
     image: Annotated[str, WORD] = ""
-    """Container image."""
+    """Container image. `image` and the fields after it, except `auto_tuning`, apply only to pods."""
     image_pull_policy: Annotated[str, choice("Always", "IfNotPresent", "Never")] = ""
-    """When the image is pulled. Default as in Kubernetes: always for `:latest`, otherwise if the host does not have the image.
-    """
+    """When the image is pulled. Default as in Kubernetes: `Always` with the tag `:latest`, otherwise `IfNotPresent`."""
     python: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Command that starts Python in the image, as a list. Default: `[python]`."""
     pod_env: _Containers = ()
-    """Variables in the form of a container's `env`, for values from Secrets (`valueFrom`)."""
+    """Environment variables in the form of a container's `env`, for values from Secrets (`valueFrom`)."""
     env_from: _Containers = ()
-    """ConfigMaps and Secrets whose keys become variables, in the form of a container's `envFrom`."""
+    """ConfigMaps and Secrets whose keys become environment variables, in the form of a container's `envFrom`."""
     node_selector: Texts = Field(default_factory=dict)
     """Labels of the Kubernetes nodes on which pods may run."""
     tolerations: _Containers = ()
-    """Tolerations, in the form of a pod's spec."""
+    """Tolerations of the pods, in the form of `tolerations` in a pod's spec."""
     affinity: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """Affinity, in the form of a pod's spec."""
+    """Affinity of the pods, in the form of `affinity` in a pod's spec."""
     volumes: _Containers = ()
-    """Volumes, in the form of a pod's spec."""
+    """Volumes of the pods, in the form of `volumes` in a pod's spec."""
     volume_mounts: _Containers = ()
-    """Mounts of the volumes, in the form of a container's spec."""
+    """Mounts of the volumes, in the form of `volumeMounts` in a container's spec."""
     init_containers: _Containers = ()
-    """Containers that run before the workers start, in the form of a pod's spec."""
+    """Containers that run before the workers start, in the form of `initContainers` in a pod's spec."""
     sidecars: _Containers = ()
-    """Containers that run beside the workers and end after them, in the form of a pod's spec (Kubernetes 1.29)."""
+    """Containers that run beside the workers and end after them, in the form of `containers` in a pod's spec; needs Kubernetes
+    1.29.
+    """
     service_account: Annotated[str, WORD] = ""
     """Service account of the pods. Default: none, and the pods get no service account token."""
     coordinator_service_account: Annotated[str, WORD] = ""
     """Service account of the coordinator (`rallypoint manifests rbac`). Default: `service_account`."""
     image_pull_secrets: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
-    """Names of secrets."""
+    """Names of the Secrets with which the image is pulled."""
     priority_class: Annotated[str, WORD] = ""
     """Priority class of the pods."""
     scheduler_name: Annotated[str, WORD] = ""
-    """Scheduler of the pods. Default: that of the cluster."""
+    """Name of the scheduler of the pods. Default: the cluster's scheduler."""
     host_ignore_list: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
-    """Hosts on which no pod of the job may run, by their label kubernetes.io/hostname."""
+    """Hosts on which no pod of the job may run; values of the label `kubernetes.io/hostname`."""
     queue: Annotated[str, WORD] = ""
-    """Kueue's LocalQueue: MIN nodes wait there for quota together, and each further node alone."""
+    """LocalQueue of Kueue. The first MIN nodes wait for quota together; each further node waits alone."""
     queue_priority: Annotated[str, WORD] = ""
-    """Kueue's WorkloadPriorityClass."""
+    """Kueue's WorkloadPriorityClass of the job."""
     termination_grace_period: Annotated[float | None, duration(positive=True)] = None
     """Grace period of the pods. Default: `recovery.stop_grace_period` plus 15s."""
     security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """Security context of the container; it overrides Rallypoint's settings for `restricted` namespaces."""
+    """Security context of the container; overrides Rallypoint's settings, which the pod security standard `restricted` allows.
+    """
     pod_security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """Security context of the pod; it overrides Rallypoint's settings for `restricted` namespaces."""
+    """Security context of the pod; overrides Rallypoint's settings, which the pod security standard `restricted` allows."""
     pod_template: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """Pod template (`metadata`, `spec`) of the pods; the workers run in its container `trainer`."""
+    """Template of the pods (`metadata`, `spec`); the workers run in the template's container `trainer`."""
     labels: Texts = Field(default_factory=dict)
     """Labels of the pods, in addition to those of the job."""
     annotations: Texts = Field(default_factory=dict)

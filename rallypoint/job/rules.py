@@ -336,7 +336,7 @@ def _read_binding(value: object) -> str:
 
 FLAG = Rule(kind="true/false", allowed="true or false", read=read_flag, schema={"type": "boolean"})
 NUMA = Rule(
-    kind="true/false or how",
+    kind="true/false, or a kind of binding",
     allowed=f"true (same as {_BINDINGS[0]}), false, or one of {', '.join(_BINDINGS)}",
     read=_read_binding,
     schema={"enum": [True, False, *_BINDINGS]},
@@ -446,7 +446,7 @@ def _refuse() -> bool:
 
 
 NETWORK_POLICY = Rule(
-    kind="off, on or networks",
+    kind="off, on, or a list of networks",
     allowed="off, on, or the networks of the API server, such as 10.0.0.0/28, separated by commas",
     read=_read_network_policy,
     write=lambda value: value or "off",
@@ -455,7 +455,7 @@ NETWORK_POLICY = Rule(
 
 _OBJECT = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 TLS = Rule(
-    kind="off, auto or {secret: NAME}",
+    kind="off, auto, or a mapping {secret: NAME}",
     allowed="off, auto, or {secret: NAME} with the name of a Secret",
     read=_read_tls,
     write=_write_tls,

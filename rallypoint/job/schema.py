@@ -56,14 +56,15 @@ rendezvous:
   last_call_timeout: 10s
 ```
 
-A job with several roles has the field `roles`, a list or a mapping from name to role; fields of a role at the top level are
-then an error. `labels` and `annotations` at the top level apply to the job and all its pods.
+A job with several roles has the field `roles`, a list or a mapping from name to role. Such a job must not have fields of a
+role at the top level. `labels` and `annotations` at the top level apply to the job and all its pods.
 
 ## Values
 
 | Type of a value | Syntax |
 |---|---|
-| duration | `90s`, `1h30m`, `7d`, `300ms`, ISO 8601 without years and months (`PT1M30S`, `P1DT2H`), or seconds; not negative |
+| duration | `90s`, `1h30m`, `7d`, `300ms`, ISO 8601 without years and months (`PT1M30S`, `P1DT2H`), or \
+a number of seconds; not negative |
 | YAML | `nodes: 1:2` is a range; `1.10`, `0123`, `0x1f`, `on`, `off`, `yes`, `no` and dates are text; \
 only `true` and `false` are booleans; duplicate keys are errors; inside `config`, `1e-5` and `1.5` are numbers |
 | job document | at most 512 KiB, 20,000 values and 64 levels, with aliases and merges expanded |
@@ -76,13 +77,13 @@ relative to `workdir`; `~` is the home of the submitting user; URLs such as `s3:
 _PROFILES = """\
 ## Profiles
 
-The field `profile` selects rules and defaults. {chosen}
+The field `profile` of a job selects supervision rules and defaults. {chosen}
 
 - `ladder` (default): lost nodes are replaced, and the number of nodes changes between MIN and MAX.
 - `appwrapper`: AppWrapper's rules: a fixed number of nodes (MIN = MAX), and a restart of the whole job after a node is lost.
 {summaries}
 
-A profile sets values that the job omits; `rallypoint plan` prints them, and the stored job contains them.
+A profile sets the fields that the job omits. `rallypoint plan` prints all fields, and the stored job contains them.
 
 {defaults}
 {notes}
@@ -90,8 +91,8 @@ A profile sets values that the job omits; `rallypoint plan` prints them, and the
 ## Annotations of AppWrapper
 
 Each annotation sets a field of `fault_tolerance`; if the job also sets this field, both values must be equal. Keys begin with
-`{prefix}`. Invalid values are errors. In an AppWrapper manifest, Rallypoint corrects invalid values as the AppWrapper
-controller does, and logs a warning.
+`{prefix}`. In a job file, invalid values are errors. In an AppWrapper manifest, Rallypoint corrects
+invalid values as the AppWrapper controller does, and logs a warning.
 
 {appwrapper}
 {keys}"""

@@ -29,7 +29,7 @@ class AppWrapperOperator(JobOwner):
     :param settings: settings of the pytorchjob-generator: a mapping, the path of a YAML or JSON file (relative to the DAG's
         folder), or YAML text. Templates inside the file are rendered. The image, queue and service account default to those of
         the connection. (templated)
-    :param manifest: an AppWrapper or PyTorchJob manifest, in the same three forms. (templated)
+    :param manifest: an AppWrapper or PyTorchJob manifest: a mapping, a path or YAML text, as in `settings`. (templated)
     :param name: name of the job. Default: with settings, a name that starts with `jobName` and is unique to the task instance
         (all tries share it); with a manifest, its own name. (templated)
     :param kind: `appwrapper` wraps a PyTorchJob in an AppWrapper; `pytorchjob` removes the wrapper, and Rallypoint retries.

@@ -27,9 +27,9 @@ class ResizeJobOperator(PlacedOperator):
     `RendezvousSensor(min_nodes=...)` to wait for the new size.
 
     :param job_name: name of the job. (templated)
-    :param nodes: `N` or `MIN:MAX`. (templated)
-    :param min_nodes, max_nodes: the two bounds, instead of `nodes`. (templated)
-    :param role: of a job with several roles: the elastic role to resize. (templated)
+    :param nodes: new number of nodes: `N` or `MIN:MAX`. (templated)
+    :param min_nodes, max_nodes: minimum and maximum number of nodes, instead of `nodes`. (templated)
+    :param role: in a job with several roles: name of the elastic role to resize. (templated)
 
     Returns the new size: `{"job": ..., "min_nodes": ..., "max_nodes": ..., "changed": ...}`, and with `role` its name.
 

@@ -36,20 +36,20 @@ _TRIGGER = "rallypoint.provider.sensing.watching.JobConditionTrigger"
 
 
 class JobSensor(PlacedOperator, BaseSensorOperator):
-    """Wait for a condition of one job. The sensor only reads; it also waits for a job that does not exist yet.
+    """Wait for a condition of one job. The sensor changes nothing, and also waits for a job that does not exist yet.
 
     :param job_name: name of the job. (templated)
     :param job_task_id: instead of `job_name`: the task of the same DAG run that owns the job. The sensor reads the XCom
         `job_name` of that task as soon as it exists, so both tasks can run at the same time. (templated)
-    :param job_map_index: map index of a mapped `job_task_id`. Default: the map index of the sensor, or the unmapped task.
-    :param role: of a job with several roles: the role that is meant. Only `JobStateSensor` also accepts simple roles, and waits
-        for the whole job without this argument; all other sensors require an elastic role. (templated)
+    :param job_map_index: map index of the task `job_task_id`, if this task is mapped. Default: the map index of the sensor.
+    :param role: in a job with several roles: the name of the role that the sensor observes. `JobStateSensor` accepts any role,
+        and without `role` observes the whole job; all other sensors require an elastic role. (templated)
     :param on_job_end: result if the job ends or is deleted first: `fail`, `skip` or `succeed`.
-    :param conn_id, backend, home, namespace, kubeconfig, cluster_context: location of the job, as for the operators.
+    :param conn_id, backend, home, namespace, kubeconfig, cluster_context: the place of the job, as in the operators.
     :param deferrable: wait in the triggerer, where all sensors of a job share one watch; False polls in a worker.
-    :param start_from_trigger: with `deferrable`: start in the triggerer and use a worker only at the end. Not for mapped tasks
-        or arguments that are outputs of other tasks.
-    :param poke_interval: seconds between two checks; in the triggerer, the interval of checks while no event arrives.
+    :param start_from_trigger: with `deferrable`: start in the triggerer and use a worker only at the end. Not possible for
+        mapped tasks, or with arguments that are outputs of other tasks.
+    :param poke_interval: seconds between two checks; in the triggerer, seconds without an event until the next check.
     """
 
     template_fields: Sequence[str] = ("job_name", "job_task_id", "role", *PlacedOperator.template_fields)

@@ -17,9 +17,9 @@ __all__ = ["HangSensor"]
 class HangSensor(JobSensor):
     """Wait until the coordinator suspects or confirms a hang of a job (`health.hang_downtime`).
 
-    A hang that has recovered in the meantime counts, in every attempt of the current run.
+    A hang from which the job has already recovered counts, too, in every attempt of the current run.
 
-    :param level: `verdict` (confirmed), or `doubt` (suspected, after half of the time).
+    :param level: `verdict`: wait for a confirmed hang; `doubt`: wait for a suspected hang (after half of the time limit).
     :param on_hang: result of the task on a hang: `fail`; `succeed`; or `evidence`, which succeeds and returns the evidence.
     :param on_job_end: result if the job ends without a hang: `fail`, `skip` or `succeed`. Default: `succeed` if `on_hang` is
         `fail`, else `skip`.

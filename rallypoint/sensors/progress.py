@@ -12,7 +12,7 @@ __all__ = ["ProgressSensor"]
 
 
 class ProgressSensor(JobSensor):
-    """Wait for a step, a metric value, or a standstill; exactly one of the three.
+    """Wait for a training step, a metric value, or a lack of progress; exactly one of the three.
 
     The script must call `rallypoint.training.report_progress`. Without reports the sensor keeps waiting.
 

@@ -21,15 +21,15 @@ class RecoveryFields(Model):
     """Fields of the block `recovery`."""
 
     save_at_breakpoint: Annotated[bool, FLAG] = False
-    """True: when a worker dies, the agent writes the last snapshot in memory to storage. With `Checkpoints`, each reported step
-    gets a snapshot.
+    """True: when a worker dies, the agent writes the last snapshot in memory to storage. If the script uses `Checkpoints`, each
+    reported step gets a snapshot.
     """
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
     """`ucp`: before the workers restart, the agents write the last snapshot to storage (DLRover's argument)."""
     replica_every: Annotated[int | None, whole(2, unit="steps")] = None
     """N: the snapshot of every Nth step is also copied to the memory of another node. Default: no copies."""
     replica_limit: Annotated[str, QUANTITY] = ""
-    """Limit in bytes for copies of other nodes' snapshots on one node; required by `replica_every`."""
+    """Memory of one node, in bytes, for copies of other nodes' snapshots; required by `replica_every`."""
 
     @model_validator(mode="after")
     def _replicas_have_a_limit(self) -> Self:

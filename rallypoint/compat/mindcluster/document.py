@@ -130,24 +130,24 @@ class MindCluster(Model):
     pod_rescheduling: Annotated[bool, FLAG] = False
     """True: only the faulty pods are replaced. The label `pod-rescheduling` sets this field; only its value `on` is true."""
     process_recover: Annotated[str, _RECOVER] = "off"
-    """`on`: a failed process may be restarted without the others. `on` is the default if `recover_strategy` is set."""
+    """`on`: a failed process may be restarted without the other processes. `on` is the default if `recover_strategy` is set."""
     recover_strategy: Annotated[tuple[str, ...], _STRATEGY] = ()
-    """Recovery strategies that may be used; the order has no meaning."""
+    """Names of the recovery strategies that may be used; their order has no effect."""
     fault_retry_times: Annotated[int, _RETRIES] = 0
     """Number of restarts after failures of containers. Restarts after hardware faults do not count."""
     backoff_limit: Annotated[int, _BACKOFF] = 0
     """Number of restarts after faults of all kinds (`runPolicy.backoffLimit`); 0: no limit."""
     wait_reschedule_timeout: Annotated[float, _WAIT] = 270.0
-    """Time in which a replacement pod must run; afterwards, the next strategy is used."""
+    """Time in which a replacement pod must start to run; afterwards, the next recovery strategy is used."""
     grace_over_time: Annotated[float, duration(least=2.0, most=3600.0)] = 900.0
     """Time after which a pod that is still terminating is deleted by force."""
     pending_rounds: Annotated[int, whole(1, unit="checks")] = 12
-    """Number of checks in which a replacement pod may be pending; afterwards, all pods are rescheduled."""
+    """Number of checks in which a replacement pod may be pending; then all pods are rescheduled."""
     pending_interval: Annotated[float, duration(positive=True)] = 1.0
     """Time between two checks for pending replacement pods."""
     elastic_wait: Annotated[float, duration()] = 20.0
-    """Time that the strategy elastic-training waits for a lost pod. Default: MINDIO_WAIT_MINDX_TIME in `env` of a role, minus
-    10s.
+    """Time that the recovery strategy `elastic-training` waits for a lost pod. Default: MINDIO_WAIT_MINDX_TIME in `env` of a
+    role, minus 10s.
     """
     graceful_tolerance: Annotated[bool, FLAG] = False
     """True: MindCluster's graceful fault tolerance is used, so every fault reschedules the whole job."""
@@ -158,8 +158,8 @@ class MindCluster(Model):
     framework: Annotated[str, _FRAMEWORK] = "pytorch"
     """Framework whose environment variables the workers get. The label `framework` sets this field."""
     variables: Annotated[str, choice(*(variant.value for variant in Variant))] = Variant.DOCUMENTED.value
-    """Source of the workers' variables: MindCluster's documentation, or the code of its operator (which differs for `exit` and
-    the watchdog).
+    """Source of the workers' environment variables: MindCluster's documentation, or the code of its operator; they differ for
+    the strategy `exit` and the watchdog.
     """
     hot_reset: Annotated[int, _HOT_RESET] = -1
     """The device plugin's setting hotReset (`2`: offline recovery). Rallypoint checks and stores the value, but resets no
@@ -332,8 +332,8 @@ CHOSEN = """\
 A label or annotation of MindCluster (except `framework`), or a block `mindcluster`,
 selects `mindcluster` if no profile is set, and is an error with another profile."""
 NOTE = """\
-In `mindcluster`, `retry_limit` and `node_replacements` follow `fault-retry-times`, also beyond the \
-100 that a job file may set."""
+With the profile `mindcluster`, the label `fault-retry-times` also sets `retry_limit` and `node_replacements`, to at most \
+32,767."""
 
 
 def defaults(block: MindCluster) -> dict[str, Any]:

@@ -140,7 +140,7 @@ class EndingRule(Model):
     log_pattern: Annotated[str, _PATTERN] = ""
     """Regular expression that matches in the error message or in one of the last log lines."""
     answer: Annotated[str, choice(*(answer.value for answer in Answer))]
-    """`retry-here`: restart on the same node; `retry-elsewhere`: on another node; `fail-now`: fail the job."""
+    """`retry-here`: restart on the same node; `retry-elsewhere`: replace the node on another host; `fail-now`: fail the job."""
 
     @model_validator(mode="after")
     def _says_what_it_is_about(self) -> Self:

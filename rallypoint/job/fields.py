@@ -47,9 +47,9 @@ class _JobFields(Model):
     """The fields of a job."""
 
     name: Annotated[str, NAME]
-    """Name of the job; names of objects are derived from it and have at most 63 characters."""
+    """Name of the job; the names of its Kubernetes objects are derived from this name."""
     roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
-    """Roles of the job. The fields of a single role can be written at the top level; its name is then `trainer`."""
+    """Roles of the job. A single role can be written as fields at the top level; its name is then `trainer`."""
     platform: Annotated[str, PLATFORM] = ""
     """Backend of the job (DLRover's argument); `pyk8s` and `k8s` mean `kubernetes`. Default: the backend of the command or
     task.
@@ -77,12 +77,12 @@ class _JobFields(Model):
     """
     tls: Annotated[str, TLS] = ""
     """Mutual TLS between agents and coordinator (docs/guides/tls.md). `auto`: Rallypoint creates the certificates; `{secret:
-    NAME}`: they are in a Secret (`ca.crt`, `tls.crt`, `tls.key`).
+    NAME}`: the Secret NAME contains them (keys `ca.crt`, `tls.crt`, `tls.key`).
     """
     network_policy: Annotated[str, NETWORK_POLICY] = ""
-    """A Kubernetes NetworkPolicy allows only pods of the job to connect to its pods. Exception, because the supervisor connects
-    through the API server: the coordinator's port is open to all clients with `on`, and to clients in the listed networks
-    with a list such as `10.0.0.0/28,10.1.0.0/28`.
+    """With `on` or a list of networks, a Kubernetes NetworkPolicy allows only pods of the job to connect to its pods. The
+    supervisor needs the coordinator's port: with `on`, this port is open to all clients; with a list of networks, such as
+    `10.0.0.0/28`, only to clients in these networks.
     """
     logs: Logs = Logs()
     """How the output of each rank is stored."""
@@ -93,7 +93,7 @@ class _JobFields(Model):
     groups: Annotated[tuple[Group, ...], LIST] = ()
     """Groups of roles that are placed together and share devices."""
     master: Master = Master()
-    """The coordinator and the supervisor of the job."""
+    """Settings of the coordinator and the supervisor of the job."""
     worker_isolation: Annotated[str, WORD] = ""
     """Name of a Kubernetes extended resource; each worker requests one unit of this resource."""
     rpc: Rpc = Rpc()

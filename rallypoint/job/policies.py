@@ -241,7 +241,7 @@ class Refills(Model):
     """When faults no longer count against a budget, such as `max_restarts`."""
 
     process: BudgetRefill = BudgetRefill()
-    """When process faults no longer count against `max_restarts`."""
+    """When failures of workers no longer count against `max_restarts`."""
     node: BudgetRefill = BudgetRefill()
     """When lost nodes no longer count against `node_replacements`."""
     hang: BudgetRefill = BudgetRefill()
@@ -341,7 +341,7 @@ class _Health(Model):
     precheck_all_pairs: Annotated[bool, FLAG] = False
     """True: every pair of nodes is tested, to measure all bandwidths; this takes as many rounds as there are nodes."""
     precheck_only: Annotated[bool, FLAG] = False
-    """True: the job ends after the node check, and its result is the result of the check; needs `precheck` 1 or 2."""
+    """True: the job ends after the node check, with the result of the check; needs `precheck` 1 or 2."""
     precheck_program: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Your own test program for the node check, with its arguments (docs/guides/node-check.md)."""
     pre_check_ops: Annotated[tuple[PreCheckOp, ...], PRE_CHECK_OPS] = NOTHING

@@ -28,7 +28,8 @@ class ResizeJobOperator(PlacedOperator):
 
     :param job_name: name of the job. (templated)
     :param nodes: new number of nodes: `N` or `MIN:MAX`. (templated)
-    :param min_nodes, max_nodes: minimum and maximum number of nodes, instead of `nodes`. (templated)
+    :param min_nodes: new minimum number of nodes, instead of `nodes`. (templated)
+    :param max_nodes: new maximum number of nodes, instead of `nodes`. (templated)
     :param role: in a job with several roles: name of the elastic role to resize. (templated)
 
     Returns the new size: `{"job": ..., "min_nodes": ..., "max_nodes": ..., "changed": ...}`, and with `role` its name.

@@ -228,7 +228,7 @@ CLOCKS: tuple[Clock, ...] = (
     ),
     Clock(
         name="healthy-progress",
-        setting="recovery.refill.BUDGET.healthy_for; BUDGET is process, node, hang or reset",
+        setting="recovery.refill.*.healthy_for (* is process, node, hang or reset)",
         starts="the job is ready and healthy",
         pauses="while the job is not ready or not healthy; starts again from zero after a fault",
         ends="the budget counts no fault any more",

@@ -25,7 +25,7 @@ class RecoveryFields(Model):
     reported step gets a snapshot.
     """
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
-    """`ucp`: before the workers restart, the agents write the last snapshot to storage (DLRover's argument)."""
+    """`ucp`: the agents write the last snapshot to storage before workers restart; `base`: they do not (DLRover's argument)."""
     replica_every: Annotated[int | None, whole(2, unit="steps")] = None
     """N: the snapshot of every Nth step is also copied to the memory of another node. Default: no copies."""
     replica_limit: Annotated[str, QUANTITY] = ""

@@ -17,7 +17,7 @@ _SCORED, _NAMED = 8, 4
 def gauges(status: JobStatus) -> Iterator[Gauge]:
     """Yield how many ranks are slow, and how slow the slowest are."""
     slow = StatusSection.of(status).stragglers
-    yield Gauge(name="rallypoint_straggler_ranks", help="Ranks of the round that are slower than the others.", value=len(slow))
+    yield Gauge(name="rallypoint_straggler_ranks", help="Number of ranks that are slower than the others.", value=len(slow))
     yield Gauge(
         name="rallypoint_straggler_score",
         help="Ratio of a slow rank's own time per step to that of the other ranks.",

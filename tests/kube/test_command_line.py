@@ -118,7 +118,7 @@ def test_a_killed_supervisor_is_noticed_by_one_command(stage, command, killed):
 
     code, printed = command("submit", str(killed), "--supervise", "none")
 
-    assert (code, "already existed without a supervisor" in printed) == (0, True), printed
+    assert (code, "already exists; it had no supervisor and continues now" in printed) == (0, True), printed
 
 
 def test_a_supervisor_that_was_killed_elsewhere_is_known_by_its_lease(stage, command, killed):

@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-__all__ = ["Cursor", "Cursors", "place_of"]
+from rallypoint.wire.plan import Plan
+
+__all__ = ["MAX_RANKS", "Cursor", "Cursors", "place_of", "rank_limit"]
+
+#: The limit of ranks for a job whose size is not known: the ranks of the largest status that is read.
+MAX_RANKS = 16_384
 
 #: Lines after which a new starting point is stored: the cursors of old lines must not keep all lines of a long log in memory.
 _STEPS = 1000
@@ -76,3 +81,9 @@ class Cursors:
 def place_of(cursor: Cursor | str) -> str:
     """Return how far the rank of a line was read; a backend whose cursors are texts has no places."""
     return cursor.place if isinstance(cursor, Cursor) else cursor
+
+
+def rank_limit(plan: Plan) -> int:
+    """Return a number above the highest rank of a job. Lines of higher ranks are forged, and would make cursors large."""
+    # With `auto_config` each node has as many workers as devices, a number that only its agent knows.
+    return MAX_RANKS if plan.devices.auto_config else plan.max_nodes * plan.nproc_per_node

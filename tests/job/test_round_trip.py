@@ -179,8 +179,6 @@ recovery:
   replace_delay: 0s
   stop_grace_period: 10s
   exit_grace_period: 10s
-  save_at_breakpoint: false
-  training_elastic_mode: base
   refill:
     process:
       window: 0s
@@ -198,6 +196,8 @@ recovery:
       window: 0s
       healthy_for: 0s
       on_checkpoint: false
+  save_at_breakpoint: false
+  training_elastic_mode: base
 rendezvous:
   join_timeout: 10m
   last_call_timeout: 30s

@@ -25,6 +25,7 @@ from rallypoint.backends.contract import (
     Tail,
     UnitBackend,
 )
+from rallypoint.backends.cursors import rank_limit
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.act import Actor
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
@@ -48,7 +49,6 @@ from rallypoint.backends.kubernetes.sweeping import Sweeper
 from rallypoint.backends.kubernetes.tending import tending
 from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.watching.follow import LogReader
-from rallypoint.backends.kubernetes.watching.logs import MAX_RANKS
 from rallypoint.backends.kubernetes.watching.observe import Observer
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS
@@ -391,9 +391,7 @@ class KubernetesBackend(Backend):
         stored = await its.store.load(name, now=True)
         if stored is None:
             raise JobNotFoundError(f"job {name!r} not found in namespace {self.access.namespace}")
-        plan, ref = stored.plan, its.store.ref(stored.record)
-        # With `auto_config` each node has as many workers as devices, a number that only its agent knows.
-        ranks = MAX_RANKS if plan.devices.auto_config else plan.max_nodes * plan.nproc_per_node
+        ref, ranks = its.store.ref(stored.record), rank_limit(stored.plan)
         return stored, LogReader(its.cluster, ref, rank=rank, cursor=cursor, ranks=ranks)
 
     async def close(self) -> None:

@@ -22,6 +22,7 @@ from rallypoint.backends.contract import (
     Tail,
     UnitBackend,
 )
+from rallypoint.backends.cursors import MAX_RANKS, rank_limit
 from rallypoint.backends.local.layout import is_job_name
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access, read_runtime_env
@@ -224,13 +225,15 @@ class RayBackend(Backend):
         self, name: str, *, rank: int | None = None, cursor: str = "", follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Read the copies of the workers' output that the ledger has; see `Backend.logs`."""
+        stored = await self.load(name)
+        ranks = MAX_RANKS if stored is None else rank_limit(stored.plan)
         while True:
             data = await self.call("logs", job=name, name=name, rank=rank, cursor=cursor)
-            lines = await calls.read_lines(cursor, calls.field(data, "lines"))
+            lines = await calls.read_lines(cursor, calls.field(data, "lines"), rank=rank, ranks=ranks)
             for line in lines:
                 yield line
             if lines:
-                cursor = str(lines[-1].cursor)
+                cursor = await asyncio.to_thread(str, lines[-1].cursor)
                 continue
             if calls.field(data, "over") or not follow:
                 return

@@ -27,7 +27,7 @@ from rallypoint.backends.contract import (
     SubmitError,
     Tail,
 )
-from rallypoint.backends.cursors import Cursors, place_of
+from rallypoint.backends.cursors import MAX_RANKS, Cursors, place_of
 from rallypoint.supervision import actions
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.record import JobRecord
@@ -54,6 +54,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+#: Characters of how far one rank was read; four numbers of 20 digits need less.
+_PLACE = 100
 
 #: Begins the line with which the bootstrap job gives out the address and the key of the ledger.
 LINE = "RALLYPOINT_LEDGER "
@@ -121,26 +124,30 @@ def tail_to(tail: Tail) -> dict[str, Any]:
     return {"lines": lines_to(tail.lines), "cursor": tail.cursor}
 
 
-async def read_lines(cursor: str, data: Any) -> list[LogLine]:
-    """Return the lines of an answer to a request that named `cursor`, as `read` does."""
-    return await _in_thread(lambda: _lines(cursor, data))
+async def read_lines(cursor: str, data: Any, *, rank: int | None, ranks: int) -> list[LogLine]:
+    """Return the lines of an answer to a request for the lines of `rank` after `cursor`, as `read` does.
+
+    Any program on the Ray cluster can announce a ledger, so lines of other ranks and of ranks from `ranks` on are left out.
+    """
+    return await _in_thread(lambda: _lines(cursor, data, range(ranks) if rank is None else range(rank, rank + 1)))
 
 
 async def read_tail(data: Any) -> Tail:
     """Return the end of a log of an answer, as `read` does."""
     return await _in_thread(
         lambda: Tail(
-            lines=tuple(dataclasses.replace(line, cursor="") for line in _lines("", field(data, "lines"))),
+            lines=tuple(dataclasses.replace(line, cursor="") for line in _lines("", field(data, "lines"), range(MAX_RANKS))),
             cursor=str(field(data, "cursor")),
         )
     )
 
 
-def _lines(cursor: str, data: Any) -> list[LogLine]:
+def _lines(cursor: str, data: Any, ranks: range) -> list[LogLine]:
     cursors = Cursors.of(cursor)
     return [
-        LogLine(rank=int(rank), stream=str(stream), text=str(text), cursor=cursors.move(int(rank), str(place)))
+        LogLine(rank=rank, stream=str(stream), text=str(text), cursor=cursors.move(rank, str(place)[:_PLACE]))
         for rank, stream, text, place in data
+        if isinstance(rank, int) and rank in ranks
     ]
 
 

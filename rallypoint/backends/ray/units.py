@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import Backend, Blueprint, LogLine, Tail, UnitBackend
+from rallypoint.backends.cursors import MAX_RANKS
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.placement import FILE
 from rallypoint.job import load_job
@@ -80,11 +81,11 @@ class RayUnits(UnitBackend):
         """Read the copies of the output that the ledger has; see `UnitBackend.logs`."""
         while True:
             data = await self._call("logs", record, role=role.name, rank=rank, cursor=cursor)
-            lines = await calls.read_lines(cursor, calls.field(data, "lines"))
+            lines = await calls.read_lines(cursor, calls.field(data, "lines"), rank=rank, ranks=MAX_RANKS)
             for line in lines:
                 yield line
             if lines:
-                cursor = str(lines[-1].cursor)
+                cursor = await asyncio.to_thread(str, lines[-1].cursor)
                 continue
             if calls.field(data, "over") or not follow:
                 return

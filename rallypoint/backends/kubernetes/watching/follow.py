@@ -10,12 +10,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mappin
 from types import MappingProxyType
 
 from rallypoint.backends.contract import BackendError, LogLine, Tail
+from rallypoint.backends.cursors import MAX_RANKS
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.judging import mounts
-from rallypoint.backends.kubernetes.watching.logs import MAX_RANKS, Listener, Places, Said, read_pod
+from rallypoint.backends.kubernetes.watching.logs import Listener, Places, Said, read_pod
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import LINE_BYTES
 

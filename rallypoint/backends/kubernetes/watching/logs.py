@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from rallypoint.backends.contract import BackendError, LogLine
-from rallypoint.backends.cursors import Cursors
+from rallypoint.backends.cursors import MAX_RANKS, Cursors
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import PodLine, parse_line
 
-__all__ = ["MAX_RANKS", "Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail"]
+__all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail"]
 
 #: Bytes of a tail at the most: it stands in the record.
 _TAIL_BYTES = 64 * 1024
@@ -28,9 +28,6 @@ _TAIL_TIMEOUT = 5.0
 
 #: Bytes of lines that are parsed together, and seconds without a byte after which a log is given up.
 _PART_BYTES, _SILENCE = 256 << 10, 60.0
-
-#: The limit of ranks for a job whose size is not known: the ranks of the largest status that is read.
-MAX_RANKS = 16_384
 
 _STREAMS = ("out", "err")
 

@@ -86,10 +86,9 @@ class Host:
         me = os.getpid()
         lifeline = f"{me} {proc.start_ticks(me)}"
         root = Path(tempfile.gettempdir())
-        _remove_stale(root)
-        path = root / f"{_PREFIX}{spec.uid}-{spec.node}-{spec.attempt}-{spec.incarnation}-{lifeline.replace(' ', '-')}"
+        remove_stale(root)
+        path = new_folder(root, spec, lifeline)
         folder = JobFolder(path=path)
-        private_folder(path)
         for name, text in spec.files.items():
             if "/" in name:
                 private_folder((path / name).parent)
@@ -249,10 +248,20 @@ def _chunks(folder: Path, offsets: dict[str, int]) -> list[tuple[str, int, bytes
     return found
 
 
-def _remove_stale(root: Path) -> None:
+def new_folder(root: Path, spec: NodeSpec, lifeline: str) -> Path:
+    """Create the folder of a node, with mode 0700 and a name that another user of the machine cannot create before.
+
+    Args:
+        lifeline: process id and start time of the actor, as two numbers.
+    """
+    parts = (spec.uid, spec.node, spec.attempt, spec.incarnation, *lifeline.split())
+    return Path(tempfile.mkdtemp(prefix=_PREFIX + "".join(f"{part}-" for part in parts), dir=root))
+
+
+def remove_stale(root: Path) -> None:
     """Delete folders of nodes on this machine whose actor was killed."""
-    for path in root.glob(f"{_PREFIX}*-*-*-*-*-*"):
-        *_, pid, ticks = path.name.split("-")
+    for path in root.glob(f"{_PREFIX}*-*-*-*-*-*-*"):
+        *_, pid, ticks, _ = path.name.split("-")
         number, started = read_count(pid, PID[1]), read_count(ticks, WHOLE[1])
         gone = number is not None and started is not None and proc.start_ticks(number) != started
         if gone and path.is_dir() and path.stat().st_uid == os.geteuid():

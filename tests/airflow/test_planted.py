@@ -56,5 +56,5 @@ def test_the_page_tells_of_looks_that_no_kill_shows() -> None:
     text = page([], [good, bad], database="", bystander="", now=DATE)
 
     assert "| secrets stay | none was found | yes | 3 |" in text
-    assert "| a hang | not as it must be | **no** | 4 |" in text
+    assert "| a hang | not as expected | **no** | 4 |" in text
     assert "no kill shows" not in page([], database="", bystander="", now=DATE)

@@ -90,7 +90,12 @@ class RolesShelf(fake.FakeBackend):
     def __init__(self, record: JobRecord, *jobs: RoleSeen) -> None:
         super().__init__(fake.World())
         self.name, self._record = record.name, record
-        self._jobs = {f"{record.name}-{job.name}": job for job in jobs}
+        # Only the job of a role that names this job as its owner is one of its roles.
+        owner = f"{record.name}/1.0.1"
+        self._jobs = {
+            f"{record.name}-{job.name}": dataclasses.replace(job, record=dataclasses.replace(job.record, owner=owner))
+            for job in jobs
+        }
 
     async def load(self, name: str) -> Stored | None:
         if name == self.name:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import zipfile
+from pathlib import Path
 
 import pytest
 
-from rallypoint.backends.contract import ActionError, BackendError, ConflictError, HeldError, SubmitError
+from rallypoint.backends.contract import ActionError, BackendError, ConflictError, HeldError, LogLine, SubmitError, Tail
+from rallypoint.backends.cursors import Cursors
+from rallypoint.backends.local import proc
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.cluster.holds import SILENT, Holds
+from rallypoint.backends.ray.cluster.host import NodeSpec, new_folder, remove_stale
 from rallypoint.backends.ray.placement import FILE, Placement, draw
 from rallypoint.backends.ray.working_dir import package
 from rallypoint.job import ElasticJob, load_job
@@ -228,3 +233,53 @@ def test_a_folder_that_is_not_there_is_an_error():
     """Before anything is sent."""
     with pytest.raises(SubmitError, match=r"runtime_env.working_dir: '/no/such' is not a folder"):
         package("/no/such")
+
+
+# --- Others on the machine and in the cluster ------------------------------------------------------------------------------
+
+
+def test_a_node_has_a_new_folder_that_nobody_could_create_before(tmp_path: Path) -> None:
+    """Job, process and start time are known to each user of the machine, who could put a plan of their own into the folder."""
+    me = os.getpid()
+    spec = NodeSpec(name="digits", uid="0123", attempt=1, node=0, incarnation=1, host="127.0.0.1", machine="m", files={})
+    guessed = tmp_path / f"rp-0123-0-1-1-{me}-{proc.start_ticks(me)}"
+    guessed.mkdir(mode=0o777)
+
+    one, other = (new_folder(tmp_path, spec, f"{me} {proc.start_ticks(me)}") for _ in range(2))
+
+    assert len({guessed, one, other}) == 3
+    assert [stat.S_IMODE(path.stat().st_mode) for path in (one, other)] == [0o700, 0o700]
+    assert list(one.iterdir()) == []
+
+
+def test_folders_of_actors_that_are_gone_are_removed(tmp_path: Path) -> None:
+    """Those of processes that run stay."""
+    me = os.getpid()
+    spec = NodeSpec(name="digits", uid="0123", attempt=1, node=0, incarnation=1, host="127.0.0.1", machine="m", files={})
+    mine = new_folder(tmp_path, spec, f"{me} {proc.start_ticks(me)}")
+    gone = new_folder(tmp_path, spec, f"{me} 1")
+
+    remove_stale(tmp_path)
+
+    assert (mine.exists(), gone.exists()) == (True, False)
+
+
+async def test_lines_of_ranks_that_were_not_requested_are_left_out() -> None:
+    """Any program in the cluster can announce a ledger; lines of new ranks would make the cursor grow with each answer."""
+    data = [[rank, "out", f"line of {rank}", "1.1.9.0"] for rank in (0, 1, 2, 10**30, -1)] + [["0", "out", "a text", "1.1.9.0"]]
+
+    every = await calls.read_lines("", data, rank=None, ranks=2)
+    one = await calls.read_lines("", data, rank=1, ranks=2)
+
+    assert [(line.rank, str(line.cursor)) for line in every] == [(0, "0=1.1.9.0"), (1, "0=1.1.9.0;1=1.1.9.0")]
+    assert [(line.rank, str(line.cursor)) for line in one] == [(1, "1=1.1.9.0")]
+
+
+async def test_lines_and_the_end_of_a_log_as_the_ledger_sends_them() -> None:
+    """Each line names the place of its own rank; the client forms the cursors from these."""
+    cursors = Cursors({})
+    lines = [LogLine(rank=n % 2, stream="out", text=str(n), cursor=cursors.move(n % 2, f"1.1.{n}.0")) for n in range(4)]
+    tail = Tail(lines=(LogLine(rank=1, stream="err", text="x", cursor=""),), cursor="1=1.1.3.0")
+
+    assert await calls.read_lines("", calls.lines_to(lines), rank=None, ranks=2) == lines
+    assert await calls.read_tail(calls.tail_to(tail)) == tail

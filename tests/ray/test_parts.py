@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 import zipfile
@@ -21,7 +22,7 @@ from rallypoint.backends.ray.placement import FILE, Placement, draw
 from rallypoint.backends.ray.working_dir import package
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.actions import CreateNode, Purge, RemoveCoordinator
-from rallypoint.supervision.record import Holder
+from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire import codec
 
 
@@ -283,3 +284,14 @@ async def test_lines_and_the_end_of_a_log_as_the_ledger_sends_them() -> None:
 
     assert await calls.read_lines("", calls.lines_to(lines), rank=None, ranks=2) == lines
     assert await calls.read_tail(calls.tail_to(tail)) == tail
+
+
+@pytest.mark.parametrize("history", [pytest.param(["x" * 7000] * 1300, id="bytes"), pytest.param([0] * 140_000, id="values")])
+async def test_a_record_of_a_ledger_has_the_limits_of_other_records(history: list[object]) -> None:
+    """A supervisor reads and writes it at each turn, on behalf of all jobs of the process."""
+    record = JobRecord.new(name="digits", uid="u", digest="d", owner="ann", now=1.0)
+    data = {"record": {**json.loads(record.to_json()), "history": history}, "plan": {}, "version": "1"}
+
+    with pytest.raises(BackendError, match=r"cannot read the record of the job from the answer of the ledger: it (is|has) "):
+        await calls.read_stored(data)
+    assert await calls.write_record(record) == json.loads(record.to_json())

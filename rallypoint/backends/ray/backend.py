@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 import secrets
 from collections.abc import AsyncIterator
 from typing import Any
@@ -144,13 +143,15 @@ class RayBackend(Backend):
     async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
         """Replace the record; see `Backend.save`."""
         given = None if blueprint is None else await self._given(blueprint)
-        saved = await self.call("save", job=record.name, record=json.loads(record.to_json()), version=version, blueprint=given)
+        saved = await self.call(
+            "save", job=record.name, record=await calls.write_record(record), version=version, blueprint=given
+        )
         plan, kept = await calls.read(Plan, calls.field(saved, "plan")), str(calls.field(saved, "version"))
         return Stored(record=record, plan=plan, version=kept)
 
     async def observe(self, record: JobRecord) -> Observation:
         """Return the nodes as their actors report them, then the status."""
-        data = await self.call("observe", job=record.name, record=json.loads(record.to_json()))
+        data = await self.call("observe", job=record.name, record=await calls.write_record(record))
         return await calls.read(Observation, data)
 
     async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
@@ -159,7 +160,7 @@ class RayBackend(Backend):
             "act",
             job=record.name,
             timeout=_ACT,
-            record=json.loads(record.to_json()),
+            record=await calls.write_record(record),
             plan=codec.to_json(plan),
             action=calls.action_to(action),
             me=self.me(record.name),
@@ -209,7 +210,7 @@ class RayBackend(Backend):
 
     async def sweep(self, record: JobRecord) -> bool:
         """End what is left of a job; see `Backend.sweep`."""
-        return bool(await self.call("sweep", job=record.name, record=json.loads(record.to_json())))
+        return bool(await self.call("sweep", job=record.name, record=await calls.write_record(record)))
 
     async def status(self, name: str) -> JobStatus | None:
         """Return the coordinator's last status."""

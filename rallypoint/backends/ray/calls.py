@@ -32,6 +32,7 @@ from rallypoint.supervision import actions
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
+from rallypoint.wire.bounds import excess
 from rallypoint.wire.plan import Plan
 
 __all__ = [
@@ -51,6 +52,7 @@ __all__ = [
     "stored_from",
     "stored_to",
     "tail_to",
+    "write_record",
 ]
 
 T = TypeVar("T")
@@ -100,8 +102,16 @@ def stored_from(data: Any) -> Stored | None:
     """Return the loaded job of such JSON."""
     if data is None:
         return None
-    record = JobRecord.from_json(json.dumps(data["record"]))
+    text = json.dumps(data["record"])
+    if reason := excess(text.encode()):
+        raise BackendError(f"cannot read the record of the job from the answer of the ledger: it {reason}")
+    record = JobRecord.from_json(text)
     return Stored(record=record, plan=codec.from_json(Plan, data["plan"]), version=str(data["version"]))
+
+
+async def write_record(record: JobRecord) -> Any:
+    """Return a record as JSON, written in a thread: a supervisor sends it at each turn."""
+    return await asyncio.to_thread(lambda: json.loads(record.to_json()))
 
 
 async def read(cls: type[T], data: Any) -> T:

@@ -234,12 +234,13 @@ class Cluster:
     async def _latest(self) -> list[str]:
         """Return the ids of the last Ray jobs that found or created a ledger; another program can submit one that says so."""
         own = [
-            (_start_time(job), str(job["submission_id"]))
+            (_start_time(job), job["submission_id"])
             for job in await self.jobs()
             if isinstance(job.get("metadata"), dict)
             and job["metadata"].get(_MARK) == self.access.namespace
             and job.get("status") == _SUCCEEDED
-            and _SUBMISSION.fullmatch(str(job.get("submission_id")))
+            and isinstance(job.get("submission_id"), str)
+            and _SUBMISSION.fullmatch(job["submission_id"])
         ]
         return [submission for _, submission in sorted(own, key=lambda one: -one[0])[:_LATEST]]
 

@@ -84,7 +84,7 @@ async def test_one_that_hangs_is_killed_and_started_again(tmp_path: Path, spawne
     asked.begin(lambda _: None)
     advice = await asked.ask(FAILURE)
     assert advice.failover is Failover.NORMAL
-    assert advice.note == "extension failover_of_job::Hangs did not answer within 3 s; using NORMAL"
+    assert advice.note == "failover extension failover_of_job::Hangs did not answer within 3 s; using NORMAL"
     hung = int((tmp_path / "hung").read_text())
     await eventually_async(lambda: not Path(f"/proc/{hung}").exists(), timeout=20)
     assert (await asked.ask(FAILURE)).failover is Failover.ABORT
@@ -99,7 +99,7 @@ async def test_one_that_dies_is_normal(tmp_path: Path, spawner: Spawner) -> None
         advice = await asked.ask(FAILURE)
         assert (advice.failover, advice.note) == (
             Failover.NORMAL,
-            "extension failover_of_job::Dies exited without an answer; using NORMAL",
+            "failover extension failover_of_job::Dies exited without an answer; using NORMAL",
         )
     asked.close()
 

@@ -57,7 +57,7 @@ for act, error in ((queue.get_nowait, stdlib.Empty), (lambda: queue.get(0.2), Qu
     try:
         act()
     except error as found:
-        assert "queue samples: no item within" in str(found)
+        assert "queue samples: no item arrived within" in str(found)
     else:
         raise AssertionError(act)
 for n in range(3):

@@ -142,7 +142,7 @@ class DataQueue:
         """Remove and return the oldest item; wait for one.
 
         Raises:
-            QueueEmptyError: there was no item arrived within the timeout; it is also a `queue.Empty`.
+            QueueEmptyError: no item arrived within the timeout; it is also a `queue.Empty`.
             Restarted, UnreachableError, CallTimeoutError: as `put`.
 
         """

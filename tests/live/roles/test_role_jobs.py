@@ -33,7 +33,7 @@ def test_status_and_explain_show_every_role(place: Path, home: Path) -> None:
     told = cli("explain", "rl").stdout
     assert "incident 1: rollout 1 was killed by SIGKILL" in told
     assert "the worker was replaced on its node" in told
-    assert "\nRole trainer\n  Job rl-trainer is Running" in told
+    assert "\nRole trainer\n  Job rl-trainer: phase Running" in told
     cli("delete", "rl")
     assert not job.place.exists()
 

@@ -66,7 +66,7 @@ for act, error in ((lambda: queue.put_nowait(4), stdlib.Full), (lambda: queue.pu
     try:
         act()
     except error as found:
-        assert "queue samples: no free place within" in str(found)
+        assert "had no free place within the timeout" in str(found)
     else:
         raise AssertionError(act)
 assert queue.qsize() == 3

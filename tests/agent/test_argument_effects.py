@@ -225,7 +225,7 @@ def test_logs_go_into_the_folder() -> None:
 
 @pytest.mark.argument("save_at_breakpoint")
 def test_workers_leave_snapshots_for_a_breakpoint(tmp_path: Path) -> None:
-    """They are told so, and agents persist the last (tests/capabilities/snapshots/test_keeper.py persists one)."""
+    """Agents receive the setting and persist the last snapshot (tests/capabilities/snapshots/test_keeper.py persists one)."""
     told = [SnapshotKeeper(plan(save_at_breakpoint=word), tmp_path).environment() for word in ("true", "false")]
 
     assert [words.get(env.SAVE_AT_BREAKPOINT) for words in told] == ["1", None]

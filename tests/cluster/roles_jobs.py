@@ -189,7 +189,7 @@ class RolesJob:
         await eventually_async(there, timeout=30.0, every=0.1, why=f"{number} failures should be answered")
 
     async def lose_pod(self, instance: str, *, grace: int = 0) -> None:
-        """Take the pod or host of an instance away, as somebody does who knows nothing of Rallypoint."""
+        """Remove the pod or host of an instance from outside."""
         site = self.site
         if not isinstance(site, ClusterSite):
             await site.lose_host(self.job.name, instance)

@@ -41,7 +41,7 @@ VALUES = {
     "comm_perf_test": ("true", "perhaps"),
     "training_port": ("50000", "65536"),
 }
-# Other arguments of optional capabilities are switches; what they mean is told by the tests of each.
+# Other arguments of optional capabilities are switches; the tests of each capability cover them.
 VALUES |= {
     name: ("true", "perhaps") for module in modules("spec") for name in getattr(module, "ARGUMENTS", {}) if name not in VALUES
 }

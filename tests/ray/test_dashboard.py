@@ -296,7 +296,7 @@ def test_a_line_that_no_ledger_wrote_names_no_ledger(text: str) -> None:
     ],
 )
 def test_a_ledger_is_at_an_address_of_the_cluster(url: str, dashboard: str, *, used: bool) -> None:
-    """Never on the machine of whoever asks, unless the dashboard is there."""
+    """Never on the machine of the client, unless the dashboard is there."""
     assert read_line(line(url).strip(), dashboard=dashboard) == ((url, KEY) if used else None)
 
 

@@ -1,4 +1,4 @@
-"""Runs of ranks are folded to a few, whoever wrote them."""
+"""Runs of ranks are folded to a few, also runs that a script has written."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def test_what_a_worker_says_on_its_line_is_cleaned_when_it_is_read(text: str) ->
 
 
 def test_equal_keys_are_told_apart_without_counting_from_the_start_for_each():
-    """Thousands of long keys that differ only in what is cut took minutes in whoever read the job."""
+    """Thousands of long keys that differ only after the limit kept each reader of the job busy for minutes."""
 
     def cleaning(count):
         value = {"k" * 600 + str(number): number for number in range(count)}

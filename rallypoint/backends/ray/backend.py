@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import secrets
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 
 from rallypoint.backends.contract import (
@@ -45,8 +45,8 @@ __all__ = ["RayBackend"]
 #: Seconds beyond the wait for a change after which a call is given up, and the pause after a call that failed.
 _SLACK, _PAUSE = 15.0, 1.0
 
-#: Longest wait of one call for a change, and how often a log is looked at that is followed, in seconds.
-_WAIT, _FOLLOW = 15.0, 0.3
+#: Longest wait of one call for a change, in seconds.
+_WAIT = 15.0
 
 #: Seconds for a call that changes processes or placement groups.
 _ACT = 60.0
@@ -228,17 +228,12 @@ class RayBackend(Backend):
         """Read the copies of the workers' output that the ledger has; see `Backend.logs`."""
         stored = await self.load(name)
         ranks = MAX_RANKS if stored is None else rank_limit(stored.plan)
-        while True:
-            data = await self.call("logs", job=name, name=name, rank=rank, cursor=cursor)
-            lines = await calls.read_lines(cursor, calls.field(data, "lines"), rank=rank, ranks=ranks)
-            for line in lines:
-                yield line
-            if lines:
-                cursor = await asyncio.to_thread(str, lines[-1].cursor)
-                continue
-            if calls.field(data, "over") or not follow:
-                return
-            await asyncio.sleep(_FOLLOW)
+
+        def request(cursor: str) -> Awaitable[Any]:
+            return self.call("logs", job=name, name=name, rank=rank, cursor=cursor)
+
+        async for line in calls.lines_of(request, cursor=cursor, follow=follow, rank=rank, ranks=ranks):
+            yield line
 
     async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of these copies; see `Backend.tail`."""

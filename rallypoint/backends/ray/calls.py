@@ -1,4 +1,4 @@
-"""The calls between a client and the ledger of a cluster: JSON over HTTP, one POST each. Pure.
+"""The calls between a client and the ledger of a cluster: JSON over HTTP, one POST each.
 
 A call names a method of the ledger and carries its arguments; the answer is a JSON value, or an error of
 `backends/contract.py` by its name. The key in the header `Authorization` proves that the caller may use the Jobs API of the
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from rallypoint.backends.contract import (
@@ -43,6 +43,7 @@ __all__ = [
     "error_from",
     "error_to",
     "field",
+    "lines_of",
     "lines_to",
     "number",
     "read",
@@ -56,6 +57,9 @@ __all__ = [
 ]
 
 T = TypeVar("T")
+
+#: Seconds between two requests for new lines of a log that is followed.
+_FOLLOW = 0.3
 
 #: Characters of how far one rank was read; four numbers of 20 digits need less.
 _PLACE = 100
@@ -140,6 +144,28 @@ async def read_lines(cursor: str, data: Any, *, rank: int | None, ranks: int) ->
     Any program on the Ray cluster can announce a ledger, so lines of other ranks and of ranks from `ranks` on are left out.
     """
     return await _in_thread(lambda: _lines(cursor, data, range(ranks) if rank is None else range(rank, rank + 1)))
+
+
+async def lines_of(
+    request: Callable[[str], Awaitable[Any]], *, cursor: str, follow: bool, rank: int | None, ranks: int
+) -> AsyncIterator[LogLine]:
+    """Yield the lines of a log after `cursor`; with `follow` until the job is over. Raises `BackendError`.
+
+    Args:
+        request: requests the next lines after a cursor.
+        rank, ranks: see `read_lines`.
+    """
+    while True:
+        data = await request(cursor)
+        lines = await read_lines(cursor, field(data, "lines"), rank=rank, ranks=ranks)
+        for line in lines:
+            yield line
+        if lines:
+            cursor = await asyncio.to_thread(str, lines[-1].cursor)
+            continue
+        if field(data, "over") or not follow:
+            return
+        await asyncio.sleep(_FOLLOW)
 
 
 async def read_tail(data: Any) -> Tail:

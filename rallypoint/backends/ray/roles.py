@@ -106,7 +106,7 @@ def host_devices(roles: Sequence[RolePlan], place: str, group: int) -> dict[tupl
     return {key: tuple(number - first for number in every[key]) for key in keys if key in every}
 
 
-# --- what is asked for -----------------------------------------------------------------------------------------------------
+# --- requested resources ---------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import Backend, Blueprint, LogLine, Tail, UnitBackend
-from rallypoint.backends.cursors import MAX_RANKS
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.placement import FILE
 from rallypoint.job import load_job
@@ -19,8 +18,8 @@ from rallypoint.wire.role_plans import RolePlan
 
 __all__ = ["RayUnits"]
 
-#: How often a log is looked at that is followed, and seconds for a call that changes actors or placement groups.
-_FOLLOW, _ACT = 0.3, 60.0
+#: Seconds for a call that changes actors or placement groups.
+_ACT = 60.0
 
 
 class RayUnits(UnitBackend):
@@ -79,17 +78,12 @@ class RayUnits(UnitBackend):
         self, record: JobRecord, role: RolePlan, *, rank: int | None = None, cursor: str = "", follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Read the copies of the output that the ledger has; see `UnitBackend.logs`."""
-        while True:
-            data = await self._call("logs", record, role=role.name, rank=rank, cursor=cursor)
-            lines = await calls.read_lines(cursor, calls.field(data, "lines"), rank=rank, ranks=MAX_RANKS)
-            for line in lines:
-                yield line
-            if lines:
-                cursor = await asyncio.to_thread(str, lines[-1].cursor)
-                continue
-            if calls.field(data, "over") or not follow:
-                return
-            await asyncio.sleep(_FOLLOW)
+
+        def request(cursor: str) -> Awaitable[Any]:
+            return self._call("logs", record, role=role.name, rank=rank, cursor=cursor)
+
+        async for line in calls.lines_of(request, cursor=cursor, follow=follow, rank=rank, ranks=role.total):
+            yield line
 
     async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of these copies; see `UnitBackend.tail`."""

@@ -404,7 +404,7 @@ class Disk:
     [pytest.param(True, 0, id="the script is beside it"), pytest.param(False, Exit.CONFIG, id="it is found nowhere")],
 )
 def test_a_class_beside_the_script_is_found(tmp_path, monkeypatch, capsys, beside, code):
-    """From whichever folder the host is started; the module of nobody is an error that names it."""
+    """From any folder in which the host starts; a missing module is an error that names it."""
     folder, elsewhere = tmp_path / "project", tmp_path / "elsewhere"
     folder.mkdir()
     elsewhere.mkdir()

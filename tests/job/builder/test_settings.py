@@ -115,7 +115,7 @@ def test_a_task_of_airflow_uses_the_operator(monkeypatch):
 
 
 def test_where_a_job_runs_is_an_argument():
-    """The words are those of the command line's options; what is wrong is told with what is allowed."""
+    """The names are those of the command line's options; an error names the value and what is allowed."""
     place, left = read_place({"backend": "kubernetes", "namespace": "training", "home": "", "context": None, "master_cpu": 1})
 
     assert (place, left) == ({"backend": "kubernetes", "namespace": "training"}, {"master_cpu": 1})

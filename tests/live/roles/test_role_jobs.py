@@ -119,7 +119,7 @@ def test_each_driver_leaves_a_result(place: Path, home: Path) -> None:
 
 @pytest.mark.extended
 def test_a_second_submission(place: Path, home: Path) -> None:
-    """Of the same document it attaches, also where nobody supervises, of another it is refused; all leave the job as it is."""
+    """The same document attaches, also without a supervisor; another document is refused. The job stays as it is."""
     job = RolesJob.write(place, home).submit()
     before = job.all_begin()
 

@@ -166,7 +166,7 @@ def test_three_roles_at_once(place: Path, home: Path) -> None:
 
 @pytest.mark.extended
 def test_causes_keep_their_order(place: Path, home: Path) -> None:
-    """What ends while the supervisor does not look is told in the order in which it ended."""
+    """Processes that end while the supervisor is stopped are recorded in the order of their ends."""
     job, before = started(place, home)
     os.kill(job.supervisor(), signal.SIGSTOP)
     for role, rank in (("rollout", 1), ("judge", 0), ("rollout", 0)):

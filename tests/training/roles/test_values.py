@@ -127,7 +127,11 @@ def test_a_state_dict_arrives():
     """Weights of a module are the most usual value."""
     module = torch.nn.Linear(3, 2)
 
-    module.load_state_dict(sent(module.state_dict()))
+    other = torch.nn.Linear(3, 2)
+
+    other.load_state_dict(sent(module.state_dict()))
+
+    assert all(torch.equal(value, module.state_dict()[name]) for name, value in other.state_dict().items())
 
 
 def test_subclasses_arrive_as_plain_types():

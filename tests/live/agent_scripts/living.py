@@ -4,7 +4,8 @@ It tells its process number (`FOLDER/started/ROUND.RANK`) and each finished step
 hex, size of the world). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
 `kill=RANK@STEP` kills itself in the middle of that step, once; `raise=RANK@STEP` raises there, once, and `always=` each
 time; `stuck=RANK@STEP` has its collective never end there, as gloo's does now and then in a world that is lost; `fsdp`
-shards the model with FSDP2; `plain` trains without `elastic`. While `FOLDER/slowly` is there a step takes 50 ms more.
+shards the model with FSDP2; `plain` trains without `elastic`. While `FOLDER/slowly` exists, each step takes 50 ms more, and
+1 s more in the second half: the run must not end before the test has seen what it waits for.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ def train(state: training.State) -> None:
         optimizer.step()
         note(state.step, loss.item())
         if (folder / "slowly").exists():
-            time.sleep(0.05)
+            time.sleep(0.05 if 2 * state.step < steps else 1.0)
         state.step += 1
         state.commit()
 

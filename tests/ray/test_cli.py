@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.dashboard import Cluster
 from rallypoint.wire.env import HOME
 from tests.cluster.jobs import nothing_left
 from tests.ray.sites import RaySite
@@ -30,10 +32,21 @@ async def rallypoint(site: RaySite, home: Path, *words: str) -> tuple[int, str]:
     return int(process.returncode or 0), out.decode()
 
 
+async def submissions(site: RaySite) -> list[str]:
+    """Return the ids of the Ray jobs of a namespace."""
+    dashboard = Cluster(Access(address=site.cluster.url, namespace=site.namespace))
+    try:
+        return [job["submission_id"] for job in await dashboard.jobs() if job["metadata"].get("rallypoint") == site.namespace]
+    finally:
+        await dashboard.close()
+
+
 async def test_a_job_from_the_terminal(site: RaySite, home: Path, tmp_path: Path) -> None:
     """Each command finds the job by the options alone; a second submission starts nothing."""
     file = tmp_path / "job.yaml"
     file.write_text(site.job("digits", nodes=2).to_yaml())
+    code, told = await rallypoint(site, home, "status", "digits")
+    assert (code != 0, "not found" in told, await submissions(site)) == (True, True, [])
 
     code, told = await rallypoint(site, home, "submit", str(file))
     assert code == 0, told

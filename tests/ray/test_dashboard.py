@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 
 from rallypoint.backends import registry
-from rallypoint.backends.contract import BackendError
+from rallypoint.backends.contract import BackendError, JobNotFoundError
 from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
@@ -214,7 +214,7 @@ async def test_jobs_of_any_form_are_an_error_in_words(forged: tuple[Forged, RayB
     program.jobs, program.line = told, ""
 
     with pytest.raises(BackendError):
-        await backend.load("job")
+        await backend.tail("job", lines=1)
 
 
 @pytest.mark.parametrize(
@@ -385,3 +385,33 @@ async def test_looking_at_the_tab_submits_no_ray_job(
 
     assert "no ledger with job records runs in namespace 'rallypoint'" in page.advice
     assert program.posts == []
+
+
+async def test_reading_starts_no_ledger_where_no_job_was_submitted(forged: tuple[Forged, RayBackend]) -> None:
+    """A sensor can wait for days for a job, and `rallypoint status` is a question: neither submits a Ray job."""
+    program, backend = forged
+    program.jobs = [{"submission_id": "theirs", "metadata": {}, "status": "SUCCEEDED"}]
+    program.line = ""
+
+    assert (await backend.load("job"), await backend.names(), await backend.status("job")) == (None, (), None)
+    with pytest.raises(JobNotFoundError, match="no job was submitted to namespace 'rallypoint' of the Ray cluster"):
+        [line async for line in backend.logs("job", follow=True)]
+    async with backend.changes("job") as changes:
+        await changes.wait(0.2)
+    assert program.posts == []
+
+    with pytest.raises(BackendError, match="could not start the ledger"):
+        async with backend.heartbeat("test"):  # a supervisor may come after a restart of the head
+            raise AssertionError("it needs a ledger")
+    assert program.posts != []
+
+
+async def test_a_process_that_knew_the_ledger_starts_it_again(forged: tuple[Forged, RayBackend]) -> None:
+    """The head was restarted, and its Jobs API knows no submission any more: the job is not taken for deleted."""
+    program, backend = forged
+    assert await backend.load("job") is None
+    program.jobs, program.answer = [], b"this is no ledger"
+
+    with pytest.raises(BackendError, match="cannot reach the ledger"):
+        await backend.load("job")
+    assert program.posts == ["/api/jobs/"]

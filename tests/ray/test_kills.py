@@ -1,6 +1,17 @@
 """Training goes on whatever part of a job on Ray is killed, and no rank is there twice.
 
-The kills of a worker, of a node's actor, of a coordinator and of a supervisor are those of `test_behaviours.py`.
+| Killed | Test of a job with one role | Test of a job with several roles |
+|---|---|---|
+| worker process, instance | test_sample: killed_worker | test_roles: killed_rank, killed_instance, two_instances, two_roles |
+| actor of a node or a group | test_behaviours: lost_node | test_roles: machine_of_its_group, takes_its_whole_group |
+| raylet, ungracefully | killed_ray_node | test_role_kills: lost_ray_node |
+| coordinator | test_behaviours: lost_coordinator | test_role_kills: lost_coordinator |
+| ledger | killed_ledger | test_role_kills: killed_ledger, calls_between_roles |
+| supervisor | test_behaviours: another_supervisor | test_roles: another_supervisor |
+| driver of the submission | driver_that_is_killed, not_need_its_ray_job | the same driver |
+| GCS, for 10 s | test_gcs: without_gcs | the same agents |
+| head with all its nodes | test_head: head_restart | the same ledger |
+| nothing; stopped and continued | node_that_was_stopped | the same agents |
 """
 
 from __future__ import annotations
@@ -12,10 +23,11 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import pytest
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.access import LEDGER, Access
 from rallypoint.backends.ray.dashboard import Cluster
 from rallypoint.backends.requests import submit_or_adopt
 from rallypoint.supervision.record import Phase
@@ -27,8 +39,6 @@ from tests.ray.sites import RaySite, states
 from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.extended, pytest.mark.may_block("the hands of a test read /proc")]
-
-LEDGER = "rallypoint-ledger"
 
 
 def pids(status: JobStatus) -> dict[int, int]:
@@ -83,7 +93,7 @@ async def test_a_killed_ray_node_is_replaced(site: RaySite, cluster: RayCluster)
 
 
 async def test_the_job_does_not_need_its_ray_job(site: RaySite) -> None:
-    """The Ray job of the submission has the job's uid and has ended; it is stopped and deleted, and training goes on."""
+    """The Ray job of the submission has the job's uid and has ended. Stopped and deleted, it takes nothing with it."""
     async with submitted(site, site.job(nodes=2)) as job:
         before = await job.trains(ranks=2)
         uid = await site.uid(job.name)
@@ -98,15 +108,30 @@ async def test_the_job_does_not_need_its_ray_job(site: RaySite) -> None:
             await eventually_async(ended, timeout=60.0, why=lambda: f"the Ray job {uid} should end: {known}")
             await dashboard.submit(uid)  # refused by Ray, which is fine
             again = [entry["submission_id"] for entry in await dashboard.jobs()]
+            await delete_ray_jobs(site)
+            assert [entry for entry in await dashboard.jobs() if entry["metadata"].get("rallypoint") == site.namespace] == []
         finally:
             await dashboard.close()
         after = await job.trains(ranks=2, beyond=farthest(before))
+        assert await site.uid(job.name) == uid  # another process finds the ledger without these Ray jobs
         record = await job.ends()
 
     assert known[uid] == "SUCCEEDED"
     assert again.count(uid) == 1
     assert pids(after) == pids(before)
     assert record.phase is Phase.SUCCEEDED
+
+
+async def delete_ray_jobs(site: RaySite) -> None:
+    """Stop and delete all Ray jobs of a namespace, as `ray job stop` and `ray job delete` do."""
+    async with aiohttp.ClientSession(base_url=site.cluster.url) as session:
+        async with session.get("/api/jobs/") as answer:
+            every = await answer.json()
+        for entry in every:
+            if entry["metadata"].get("rallypoint") == site.namespace:
+                where = f"/api/jobs/{entry['submission_id']}"
+                async with session.post(f"{where}/stop") as stopped, session.delete(where) as deleted:
+                    assert (stopped.status, deleted.status) == (200, 200), await deleted.text()
 
 
 async def test_a_node_that_was_stopped_does_not_come_back_as_a_second_rank(site: RaySite) -> None:

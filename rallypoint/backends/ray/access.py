@@ -10,10 +10,13 @@ from urllib.parse import urlsplit
 
 from rallypoint.backends.contract import BackendError
 
-__all__ = ["NAMESPACE", "Access", "read_runtime_env", "tls_context"]
+__all__ = ["LEDGER", "NAMESPACE", "Access", "read_runtime_env", "tls_context"]
 
 #: Ray namespace of the jobs where nobody names one.
 NAMESPACE = "rallypoint"
+
+#: Name of the ledger actor in its namespace.
+LEDGER = "rallypoint-ledger"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from rallypoint.backends.cursors import MAX_RANKS, rank_limit
 from rallypoint.backends.local.layout import is_job_name
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access, read_runtime_env
-from rallypoint.backends.ray.dashboard import Cluster
+from rallypoint.backends.ray.dashboard import Cluster, NoLedgerError
 from rallypoint.backends.ray.heart import Heart
 from rallypoint.backends.ray.placement import FILE, Placement, draw
 from rallypoint.backends.ray.roles import draw_roles
@@ -50,6 +50,10 @@ _WAIT = 15.0
 
 #: Seconds for a call that changes processes or placement groups.
 _ACT = 60.0
+
+#: Methods that start no ledger in a namespace without a submission, unless this process supervises; what they return there.
+_READING = frozenset(("load", "names", "status", "logs", "tail", "unit_logs", "unit_tail", "pulse", "changes"))
+_NOTHING: dict[str, Any] = {"load": None, "names": [], "status": None, "pulse": None}
 
 
 class RayBackend(Backend):
@@ -86,7 +90,14 @@ class RayBackend(Backend):
     async def call(self, method: str, *, job: str = "", timeout: float | None = None, **given: Any) -> Any:
         """Call a method of the ledger about a job of this backend; see `Cluster.call`."""
         more: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        return await self._cluster.call(method, job=job, parent=self._within, **more, **given)
+        if method in _READING and not self._heart.beats:
+            more["reading"] = True
+        try:
+            return await self._cluster.call(method, job=job, parent=self._within, **more, **given)
+        except NoLedgerError as error:
+            if method not in _NOTHING:
+                raise JobNotFoundError(f"job {job!r} not found: {error}") from error
+            return _NOTHING[method]
 
     def me(self, name: str) -> str:
         """Return the id of this process where it holds the job, else ""."""
@@ -271,8 +282,9 @@ class _RayChanges(Changes):
                 data = await self._backend.call(
                     "changes", job=self._name, timeout=_WAIT + _SLACK, name=self._name, seen=self._seen, within=_WAIT
                 )
-            except BackendError:
-                await asyncio.sleep(_PAUSE)  # the next turn reports what is wrong
+            except BackendError as error:
+                # The next turn reports what is wrong.
+                await asyncio.sleep(_WAIT if isinstance(error, JobNotFoundError) else _PAUSE)
                 return -1
             if (seen := calls.number(data, "seen")) != self._seen:
                 return seen

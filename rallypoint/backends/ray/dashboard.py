@@ -13,18 +13,18 @@ import secrets
 import shlex
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import aiohttp
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray import calls
-from rallypoint.backends.ray.access import Access, tls_context
+from rallypoint.backends.ray.access import LEDGER, Access, tls_context
 from rallypoint.backends.ray.working_dir import package
 from rallypoint.kube.http import LimitError, read_body
 from rallypoint.wire import sanitize
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "NoLedgerError"]
 
 log = logging.getLogger(__name__)
 
@@ -59,11 +59,17 @@ class LedgerLostError(BackendError):
     """The ledger does not answer at its last address."""
 
 
+class NoLedgerError(BackendError):
+    """No job was submitted to the namespace, and a call that only reads starts no ledger."""
+
+
 class Cluster:
     """One cluster as `access` reaches it."""
 
     def __init__(self, access: Access) -> None:
         self.access = access
+        #: Whether a ledger was found once: from then on every call starts a ledger where none answers.
+        self._found = False
         self._tls = tls_context(access) if access.url.startswith("https") else None
         self._session: aiohttp.ClientSession | None = None
         self._ledger: tuple[str, str] | None = None
@@ -178,9 +184,12 @@ class Cluster:
 
     # --- the ledger -------------------------------------------------------------------------------------------------------
 
-    async def call(self, method: str, *, job: str = "", timeout: float = _TIMEOUT, **given: Any) -> Any:
-        """Call a method of the ledger, which is found or created first; raises the errors of `backends/contract.py`."""
-        known = self._ledger or await self._find("")
+    async def call(self, method: str, *, job: str = "", timeout: float = _TIMEOUT, reading: bool = False, **given: Any) -> Any:
+        """Call a method of the ledger, which is found or created first; raises the errors of `backends/contract.py`.
+
+        With `reading`, raises `NoLedgerError` instead of starting a ledger in a namespace without a submission.
+        """
+        known = self._ledger or await self._find("", reading=reading)
         try:
             return await self._call(known, method, job, timeout, given)
         except LedgerLostError:
@@ -211,18 +220,22 @@ class Cluster:
             raise calls.error_from(found["error"], name=job)
         return found.get("value")
 
-    async def _find(self, lost: str, *, job: str = "") -> tuple[str, str]:
+    async def _find(self, lost: str, *, job: str = "", reading: bool = False) -> tuple[str, str]:
         """Return the address and the key of the ledger; `lost` is an address at which it does not answer."""
         async with self._finding:
             if self._ledger is not None and self._ledger[0] != lost:
                 return self._ledger
             self._ledger = None
-            for submission in await self._latest():
+            own = await self._latest()
+            for submission in own:
                 found = await self._line(submission)
                 if found is not None and await self._answers(found):
-                    self._ledger = found
+                    self._ledger, self._found = found, True
                     return found
+            if reading and not own and not self._found and not await self._lives():
+                raise NoLedgerError(f"no job was submitted to namespace {self.access.namespace!r} of the Ray cluster")
             self._ledger = await self.bootstrap(job or f"rallypoint-ledger-{secrets.token_hex(4)}")
+            self._found = True
             return self._ledger
 
     async def find(self, uid: str) -> None:
@@ -243,6 +256,16 @@ class Cluster:
             and _SUBMISSION.fullmatch(job["submission_id"])
         ]
         return [submission for _, submission in sorted(own, key=lambda one: -one[0])[:_LATEST]]
+
+    async def _lives(self) -> bool:
+        """Return whether the namespace has a ledger: users can delete the Ray jobs that told where it is."""
+        query = urlencode([("detail", "true"), ("filter_keys", "name"), ("filter_predicates", "="), ("filter_values", LEDGER)])
+        found = await self._object("GET", f"/api/v0/actors?{query}", missing={})
+        try:
+            actors = [(actor["ray_namespace"], actor["state"]) for actor in found["data"]["result"]["result"]]
+        except (KeyError, TypeError):
+            return False
+        return (self.access.namespace, "ALIVE") in actors
 
     async def _answers(self, ledger: tuple[str, str]) -> bool:
         with contextlib.suppress(BackendError):

@@ -32,6 +32,11 @@ class Heart:
         self._task: asyncio.Task[None] | None = None
         self._file = ""
 
+    @property
+    def beats(self) -> bool:
+        """Whether this process supervises, or is about to."""
+        return self._users > 0
+
     async def join(self, name: str) -> Holder:
         """Beat until `leave` was called as often; return the name under which records know this process."""
         self._users += 1

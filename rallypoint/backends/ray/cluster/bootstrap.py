@@ -10,14 +10,12 @@ from typing import Any
 
 import ray
 
+from rallypoint.backends.ray.access import LEDGER
 from rallypoint.backends.ray.calls import LINE
 from rallypoint.backends.ray.cluster.ledger import Ledger
 from rallypoint.backends.ray.placement import HEAD
 
 __all__ = ["main", "open_ledger"]
-
-#: Name of the ledger in its namespace.
-_NAME = "rallypoint-ledger"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +37,7 @@ def open_ledger(namespace: str, home: str) -> dict[str, str]:
         actor: Any = (
             ray.remote(_Ledger)
             .options(
-                name=_NAME,
+                name=LEDGER,
                 get_if_exists=True,
                 lifetime="detached",
                 max_restarts=0,

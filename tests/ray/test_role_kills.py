@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from rallypoint.backends.ray.access import LEDGER
 from rallypoint.supervision.record import Phase
 from rallypoint.supervision.role_records import Level
 from tests.cluster.roles_jobs import SERVER, SIMPLE, TRAINER, RolesJob, roles_job
@@ -18,8 +19,6 @@ from tests.ray.sites import RaySite, groups, states
 from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.extended, pytest.mark.may_block("the hands of a test read /proc")]
-
-LEDGER = "rallypoint-ledger"
 
 JUDGE = textwrap.dedent("""
     from rallypoint.training.roles import current, rpc, serve
@@ -99,16 +98,34 @@ async def answered(job: RolesJob, number: int) -> None:
     await eventually_async(there, timeout=60.0, every=0.2, why=f"{number} calls should be answered")
 
 
+async def test_a_lost_coordinator_stops_no_role(site: RaySite) -> None:
+    """Another coordinator of the elastic role finds the workers of the same round; the conductor has nothing to do."""
+    async with roles_job(site, {"trainer": TRAINER, "driver": SIMPLE}) as job:
+        before = await job.run("driver-0", nodes=2)
+        nodes = await job.nodes()
+        await site.lose_coordinator(f"{job.job.name}-trainer")
+
+        async def replaced() -> Any:
+            status = await job.job.eyes.units(job.job.name).jobs.status(f"{job.job.name}-trainer")
+            return status is not None and status.fence.term == 2
+
+        await eventually_async(replaced, timeout=60.0, every=0.2, why="another coordinator should publish")
+        assert await job.run("driver-0", nodes=2) == before
+        assert (await job.nodes(), await job.steps()) == (nodes, [])
+
+
 async def test_a_lost_ray_node_takes_its_instances(site: RaySite, cluster: RayCluster) -> None:
     """They begin their next life on another Ray node, within the same placement group; what ran elsewhere goes on."""
     cluster.add()
+    together = [{"name": "pair", "roles": ["one", "server"]}]
     try:
-        async with roles_job(site, {"one": {**SIMPLE, "total": 2}, "server": SERVER}) as job:
-            every = ("one-0", "one-1", "server-0")
+        roles = {"one": {**SIMPLE, "total": 2}, "server": {**SERVER, "total": 2}}
+        async with roles_job(site, roles, groups=together) as job:
+            every = ("one-0", "one-1", "server-0", "server-1")
             before = await job.run(*every)
-            uid = await site.uid(job.job.name)
-            lost = next(node for node in cluster.nodes if node.node_id == at(f"{uid}-base", 0))
-            moved = {one for index, one in enumerate(every) if at(f"{uid}-base", index) == lost.node_id}
+            base = f"{await site.uid(job.job.name)}-base"
+            lost = next(node for node in cluster.nodes if node.node_id == at(base, 0))
+            moved = {one for one in every if at(base, int(one[-1])) == lost.node_id}
             cluster.lose(lost)
             after = await job.run(*every, but=tuple(before[one] for one in moved))
             assert {one for one in every if after[one] != before[one]} == moved

@@ -249,5 +249,3 @@ def _notes(job: ElasticJob) -> Iterator[str]:
     for spec in job.roles:
         for name in ignored(job, spec):
             yield f"{name if name.startswith('master.') else f'roles.{spec.name}.{name}'}: ignored by the ray backend"
-    if job.tls:
-        yield "tls: covers the connections within each elastic role, not the calls between roles"

@@ -73,6 +73,7 @@ class Directories:
             *(sys.executable, "-c", _LAUNCH, str(os.getpid()), "roles-directory"),
             *("--host", self._address, "--port", str(port)),
             *("--job", folder.path.name, "--secret-file", str(folder.roles_secret)),
+            *(("--tls", str(folder.tls)) if await in_thread(folder.tls.is_dir) else ()),
             stdin=asyncio.subprocess.DEVNULL,
             env={**os.environ, JOB_MARK: mark(uid, "directory")},
         )

@@ -26,12 +26,16 @@ from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.units import ring
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import PID, WHOLE, read_count
-from rallypoint.wire.env import CONFIG_FILE, FUNCTION_FILE, HOST, LIFELINE, MACHINE, ROLES_SECRET_FILE, UNSEEN
+from rallypoint.wire.env import CONFIG_FILE, FUNCTION_FILE, HOST, LIFELINE, MACHINE, ROLES_SECRET_FILE, ROLES_TLS, UNSEEN
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import private_folder
+from rallypoint.wire.tls import CERTIFICATE
 from rallypoint.wire.unit_files import EXIT, START, UNITS, UnitStart
 
-__all__ = ["Host", "NodeSpec"]
+__all__ = ["TLS", "TLS_OF_ROLES", "Host", "NodeSpec"]
+
+#: Folders of certificates below that of a job: its own, and those of the job whose elastic role it is.
+TLS, TLS_OF_ROLES = "tls", "roles-tls"
 
 #: Seconds between two looks at the log files, and the most that one report holds, in bytes.
 _LOOK, _MOST = 0.25, 1 << 20
@@ -89,10 +93,7 @@ class Host:
         remove_stale(root)
         path = new_folder(root, spec, lifeline)
         folder = JobFolder(path=path)
-        for name, text in spec.files.items():
-            if "/" in name:
-                private_folder((path / name).parent)
-            durable.write_text(str(path / name), _plan(text) if name == folder.plan.name else text)
+        _write(path, {name: _plan(text) if name == folder.plan.name else text for name, text in spec.files.items()})
         if not spec.group:
             record = {"uid": spec.uid, "attempt": spec.attempt, "phase": "Running", "deletion": False}
             durable.write_text(str(folder.record), codec.dumps(record))
@@ -156,6 +157,11 @@ class Host:
         if self._folder is not None:
             await asyncio.to_thread(durable.write_text, str(self._folder.endpoint), text)
 
+    async def renew(self, files: dict[str, str]) -> None:
+        """Replace certificates, by their names below the folder of the job; the agent reads them within seconds."""
+        if self._folder is not None:
+            await asyncio.to_thread(_write, self._folder.path, files)
+
     async def order(self, record: str, files: dict[str, str]) -> bool:
         """Store what is to run and to end, by the record of now, and have the host look; False before the host was started."""
         if self._folder is None or self._node is None:
@@ -191,7 +197,17 @@ def _roles(folder: JobFolder, spec: NodeSpec) -> dict[str, str]:
     if folder.roles_secret.name not in spec.files:
         return {}
     config = {CONFIG_FILE: str(folder.config)} if folder.config.exists() else {}
-    return {ROLES_SECRET_FILE: str(folder.roles_secret), HOST: spec.host, **config}
+    tls = TLS if spec.group else TLS_OF_ROLES
+    secured = {ROLES_TLS: str(folder.path / tls)} if f"{tls}/{CERTIFICATE}" in spec.files else {}
+    return {ROLES_SECRET_FILE: str(folder.roles_secret), HOST: spec.host, **config, **secured}
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    """Write files below a folder in this order: until a certificate follows its key, processes keep what they have read."""
+    for name, text in files.items():
+        if "/" in name:
+            private_folder((folder / name).parent)
+        durable.write_text(str(folder / name), text)
 
 
 def _store(folder: JobFolder, host: NodeFolder, record: str, files: dict[str, str]) -> None:

@@ -21,8 +21,10 @@ from typing import Any
 
 from aiohttp import web
 
+from rallypoint.backends.certificates import EVERY
 from rallypoint.backends.contract import BackendError, Blueprint, JobNotFoundError, Stored
 from rallypoint.backends.local import durable
+from rallypoint.backends.local.certificates import renew
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader, UnitLogReader
 from rallypoint.backends.local.threads import in_thread
@@ -105,7 +107,7 @@ class Ledger:
         await in_thread(self._jobs.follow_all)
         await self._open_directories()
         self._url = f"http://{host}:{port}"
-        self._watching = asyncio.create_task(self._watch())
+        self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._renew_certificates())]
 
     async def _open_directories(self) -> None:
         """Open the directories that running instances know."""
@@ -191,6 +193,17 @@ class Ledger:
         """Bring the changes of a job to the URL, before they are answered."""
         if self._mirror is not None:
             await in_thread(self._mirror.keep, self._store.job(given.get("parent") or name))
+
+    async def _renew_certificates(self) -> None:
+        """Renew certificates of `tls: auto`, now and at times; the nodes of a job receive them with the next report."""
+        while True:
+            try:
+                for name in await in_thread(self._store.names):
+                    if await in_thread(_renew, self._store.job(name)):
+                        await self._keep({}, name)
+            except (OSError, BackendError) as error:
+                log.warning("cannot renew the TLS certificates of this namespace: %s; retrying later", error)
+            await asyncio.sleep(EVERY)
 
     # --- calls ------------------------------------------------------------------------------------------------------------
 
@@ -383,6 +396,11 @@ class Ledger:
         rank, cursor = given.get("rank"), given.get("cursor", "")
         reader = UnitLogReader(folder, plan, given["role"], rank=rank, cursor=cursor, own_folder=not plan.logs.log_dir)
         return reader, stored.record.released
+
+
+def _renew(folder: JobFolder) -> bool:
+    """Renew the certificates of a job and of its elastic roles; return whether there is a new one."""
+    return sum(renew(one, one.path.name, time.time()) for one in (folder, *folder.children())) > 0
 
 
 def _key(given: dict[str, Any], name: str) -> str:

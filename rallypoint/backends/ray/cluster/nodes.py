@@ -25,13 +25,13 @@ from rallypoint.backends.local.files import read_optional
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.ray.cluster import groups
-from rallypoint.backends.ray.cluster.host import NodeSpec
+from rallypoint.backends.ray.cluster.host import TLS, TLS_OF_ROLES, NodeSpec
 from rallypoint.backends.ray.placement import FILE, Placement, actor_name, group_name
 from rallypoint.supervision.actions import CreateNode
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
-from rallypoint.wire.tls import PEER_FILES
+from rallypoint.wire.tls import AUTHORITY, CERTIFICATE, KEY
 from rallypoint.wire.unit_files import EXIT, KILL, START, STOP, UNITS
 
 __all__ = ["Nodes", "Placed", "placement_of"]
@@ -46,6 +46,9 @@ _PATIENCE = 2.0
 #: Longest silence of a report, and the pause after a call that failed, in seconds.
 _REPORT, _PAUSE = 5.0, 0.5
 
+
+#: Files of a peer; a certificate follows its key.
+_CERTIFICATES = (AUTHORITY, KEY, CERTIFICATE)
 
 #: Names of the files that actors report (`host._chunks`).
 _PART = r"\w[\w.-]{0,200}"
@@ -245,13 +248,16 @@ class Nodes:
 
     async def _news(self, folder: JobFolder, node: NodeFolder, placed: Placed, actor: Any, host: str) -> NodeSeen:
         offsets = await asyncio.to_thread(_sizes, node.path)
-        told = ""
+        told, renewed = "", None
         while True:
-            text = await asyncio.to_thread(_endpoint, folder)
+            text, stamp = await asyncio.to_thread(lambda: (_endpoint(folder), _stamp(folder, placed)))
             try:
                 if text and text != told:
                     await actor.endpoint.remote(text)
                     told = text
+                if stamp and stamp != renewed:  # also after the ledger was lost: they may have been renewed just before
+                    await actor.renew.remote(await asyncio.to_thread(_certificates, folder, placed))
+                    renewed = stamp
                 waits = _REPORT if node.path in self._live and (told or placed.host) else 0.2
                 news = await actor.news.remote(offsets, waits)
             except ActorUnavailableError:
@@ -397,13 +403,12 @@ def _lost(node: NodeFolder, placed: Placed, live: NodeSeen | None, reason: str) 
 
 def _spec(uid: str, folder: JobFolder, node: NodeFolder, placed: Placed, where: dict[str, str]) -> NodeSpec:
     """Return what the actor needs to start the agent. Reads the job's files, of which some are secret."""
-    tls = [f"tls/{name}" for name in PEER_FILES if (folder.tls / name).exists()]
-    names = [folder.plan.name, folder.secret.name, folder.function.name, folder.endpoint.name, *tls]
-    whole = JobFolder(path=folder.path.parents[1])  # of an elastic role
-    roles = folder if placed.host else whole
+    certificates = _certificates(folder, placed)
+    names = [folder.plan.name, folder.secret.name, folder.function.name, folder.endpoint.name]
+    roles = folder if placed.host else _whole(folder)
     paths = {name: folder.path / name for name in (*names, *((folder.record.name,) if placed.host else ()))}
     paths |= {path.name: path for path in (roles.roles_secret, roles.config)}
-    files = {name: path.read_text() for name, path in paths.items() if path.exists()}
+    files = {name: path.read_text() for name, path in paths.items() if path.exists()} | certificates
     return NodeSpec(
         name=folder.path.name,
         uid=uid,
@@ -413,10 +418,32 @@ def _spec(uid: str, folder: JobFolder, node: NodeFolder, placed: Placed, where: 
         unseen=placed.unseen,
         host=where["address"],
         machine=where["node_id"],
-        tls=bool(tls),
+        tls=f"{TLS}/{CERTIFICATE}" in certificates,
         group=placed.host,
         files=files,
     )
+
+
+def _whole(folder: JobFolder) -> JobFolder:
+    """Return the job whose elastic role is the job of a folder."""
+    return JobFolder(path=folder.path.parents[1])
+
+
+def _tls_folders(folder: JobFolder, placed: Placed) -> dict[str, Path]:
+    """Return the folders with certificates of a node, by their names in its own folder."""
+    return {TLS: folder.tls} if placed.host else {TLS: folder.tls, TLS_OF_ROLES: _whole(folder).tls}
+
+
+def _certificates(folder: JobFolder, placed: Placed) -> dict[str, str]:
+    """Return the certificates and keys of a node by their names in its folder, each certificate after its key."""
+    paths = {f"{name}/{file}": path / file for name, path in _tls_folders(folder, placed).items() for file in _CERTIFICATES}
+    return {name: path.read_text() for name, path in paths.items() if path.exists()}
+
+
+def _stamp(folder: JobFolder, placed: Placed) -> tuple[int, ...]:
+    """Return a value that changes when a certificate of a node was renewed; empty for a job without TLS."""
+    paths = [path / CERTIFICATE for path in _tls_folders(folder, placed).values()]
+    return tuple(path.stat().st_mtime_ns for path in paths if path.exists())
 
 
 def _endpoint(folder: JobFolder) -> str:

@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from benchmarks.ray_crowd import crowd
-from benchmarks.recovery_marks import read_marks, recoveries
+from benchmarks.recovery_marks import Recovery, median_parts, read_marks, recoveries
 from rallypoint.backends.contract import Backend
 from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.ray.access import Access
@@ -47,17 +47,21 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=3, help="launches of each backend")
     parser.add_argument("--kills", type=int, default=4, help="kills of each launch")
     parser.add_argument("--train", action="store_true", help="measure Ray Train, too; needs ray[train]")
+    parser.add_argument("--niceness", type=int, help="niceness of Ray's workers; Ray's own default is 15")
     parser.add_argument("--jobs", type=int, default=0, help="jobs at once, for the cost of their supervision")
     args = parser.parse_args()
     if args.jobs:
         return crowd(args.jobs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with ray_cluster(folder, nodes=1) as cluster:
+        variables = {} if args.niceness is None else {"RAY_worker_niceness": str(args.niceness)}
+        with ray_cluster(folder, nodes=1, variables=variables) as cluster:
             found = asyncio.run(_measure(folder, cluster, args.n, args.kills, train=args.train))
     for kind, (recovered, began) in found.items():
-        for what, times in (("recovery", recovered), ("submission", began)):
+        for what, times in (("recovery", [each.total for each in recovered]), ("submission", began)):
             sys.stdout.write(f"{kind:9} {what:11} {_shown(times)}\n")
+        parts = ", ".join(f"{part} {seconds:.3f}" for part, seconds in median_parts(recovered).items() if seconds)
+        sys.stdout.write(f"{kind:9} {'parts':11} {parts}\n")
     return 0
 
 
@@ -69,13 +73,13 @@ def _shown(times: list[float]) -> str:
 
 async def _measure(
     folder: Path, cluster: RayCluster, launches: int, kills: int, *, train: bool
-) -> dict[str, tuple[list[float], list[float]]]:
+) -> dict[str, tuple[list[Recovery], list[float]]]:
     backends: dict[str, Backend] = {
         "local": LocalBackend(folder / "home"),
         "ray": RayBackend(Access(address=cluster.url, storage=str(folder / "ledger"))),
     }
     kinds = [*backends, *(["ray-train"] if train else [])]
-    found: dict[str, tuple[list[float], list[float]]] = {kind: ([], []) for kind in kinds}
+    found: dict[str, tuple[list[Recovery], list[float]]] = {kind: ([], []) for kind in kinds}
     keeper = await _keep_ledger(backends["ray"])
     try:
         for launch in range(launches):
@@ -89,7 +93,7 @@ async def _measure(
                     await asyncio.wait_for(_ray_train(cluster.inner.address, run, kills), _LIMIT)
                 marks = read_marks(run)
                 first = max(mark.at for mark in marks if mark.mark == "stepped" and mark.attempt == 0)
-                found[kind][0].extend(each.total for each in recoveries(marks, _NO_LOG, workers=2))
+                found[kind][0].extend(recoveries(marks, _NO_LOG, workers=2))
                 found[kind][1].append(first - began)
                 if kind in backends:
                     await delete(backends[kind], run.name, holder="benchmark", timeout=_LIMIT)

@@ -159,9 +159,10 @@ class RolesJob:
         await eventually_async(said, timeout=30.0, every=0.1, why=lambda: f"node {node} of {role} should take {word!r}")
 
     async def machines(self, role: str) -> dict[str, str]:
-        """Return the machine of each pod of a role by the number of its node or group."""
+        """Return the machine of each node or group of a role by its number."""
         site = self.site
-        assert isinstance(site, ClusterSite)
+        if not isinstance(site, ClusterSite):
+            return await site.machines(self.job.name, role)
         pods = [*await site.living(self.job.name, "unit"), *await site.living(f"{self.job.name}-{role}", "node")]
         found = {}
         for pod in pods:
@@ -175,7 +176,7 @@ class RolesJob:
         told: list[JobStatus | None] = [None]
 
         async def there() -> Any:
-            status = told[0] = await self.job.eyes.status(f"{self.job.name}-{role}")
+            status = told[0] = await self.job.eyes.units(self.job.name).jobs.status(f"{self.job.name}-{role}")
             return status is not None and status.fence.round >= number and status.state is JobState.RUNNING
 
         await eventually_async(there, timeout=60.0, every=0.1, why=lambda: f"{role} should be in round {number}: {told[0]}")

@@ -95,6 +95,10 @@ class Site(abc.ABC):
         """Take away what runs an instance of a simple role (`role-index`) with all that runs in it, at once."""
         raise NotImplementedError(f"{job}: {instance}")
 
+    async def machines(self, job: str, role: str) -> dict[str, str]:
+        """Return the machine of each node or group of a role by its number."""
+        raise NotImplementedError(f"{job}: {role}")
+
     @abc.abstractmethod
     async def lose_coordinator(self, job: str) -> None:
         """Take the coordinator away at once."""

@@ -89,6 +89,16 @@ class RaySite(Site):
         named = await asyncio.to_thread(states, self.namespace)
         os.kill(named[f"{uid}-0-{group}-{number}"], signal.SIGKILL)
 
+    async def machines(self, job: str, role: str) -> dict[str, str]:
+        found = {}
+        for uid in filter(None, (await self.uid(f"{job}-{role}"), await self.uid(job))):
+            for process in await asyncio.to_thread(marked, uid):
+                variables = _variables(process.pid)
+                if variables.get("RALLYPOINT_ROLE") == role and "RALLYPOINT_MACHINE" in variables:
+                    *_, place, _ = process.mark.split("/")
+                    found[place.rpartition("-")[2]] = variables["RALLYPOINT_MACHINE"]
+        return found
+
     async def lose_coordinator(self, job: str) -> None:
         for process in await self.processes(job, "rallypoint.agent coordinator"):
             with contextlib.suppress(ProcessLookupError):
@@ -126,12 +136,19 @@ def host_of(uid: str, instance: str) -> tuple[str, str]:
     """Return the group and the number of the host that runs an instance of a simple role (`role-index`)."""
     role, _, index = instance.rpartition("-")
     for process in marked(uid):
-        with contextlib.suppress(OSError):
-            told = Path(f"/proc/{process.pid}/environ").read_bytes().decode(errors="replace").split("\0")
-            if f"RALLYPOINT_ROLE={role}" in told and f"RANK={index}" in told:
-                _, _, group, number = process.mark.split("/")
-                return group, number
+        variables = _variables(process.pid)
+        if (variables.get("RALLYPOINT_ROLE"), variables.get("RANK")) == (role, index):
+            _, _, group, number = process.mark.split("/")
+            return group, number
     raise AssertionError(f"{instance} does not run")
+
+
+def _variables(pid: int) -> dict[str, str]:
+    """Return the environment of a process; {} for one that has ended."""
+    with contextlib.suppress(OSError):
+        lines = Path(f"/proc/{pid}/environ").read_bytes().decode(errors="replace").split("\0")
+        return {name: value for name, _, value in (line.partition("=") for line in lines)}
+    return {}
 
 
 def states(namespace: str) -> dict[str, int]:

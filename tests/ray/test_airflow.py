@@ -217,7 +217,7 @@ async def test_a_cleared_deferred_task_starts_its_job_again(site: RaySite, conne
 
 async def test_sensors_and_the_tab_see_a_job_on_ray(site: RaySite, connection: str, tmp_path: Path) -> None:
     """They wait for it without starting anything, follow it in a worker and in a triggerer, and show it in Airflow."""
-    place = {"conn_id": connection, "job_name": "seen", "poke_interval": 0.5}
+    place: dict[str, Any] = {"conn_id": connection, "job_name": "seen", "poke_interval": 0.5}
     early = JobStateSensor(task_id="early", deferrable=False, **place)
     assert not (await asyncio.to_thread(early.poke, context(FakeTask()))).is_done
     assert await submissions(site) == []

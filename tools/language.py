@@ -88,6 +88,7 @@ class Text:
     text: str
     heading: str = ""
     beside: str = ""
+    previous: str = ""
 
 
 def docs(*, written: bool = True) -> Iterator[Text]:
@@ -155,11 +156,13 @@ def messages() -> Iterator[Text]:
 
 
 def sentences(texts: Iterator[Text]) -> Iterator[Text]:
-    """Yield the sentences of texts that have at least four words."""
+    """Yield the sentences of texts that have at least four words, each with the sentence that a reader has read before it."""
     for text in texts:
+        previous = ""
         for sentence in _split(text.text):
             if len(re.findall(r"[A-Za-z]{2,}", re.sub(r"`[^`]*`|<\w+>", "", sentence))) >= 4:
-                yield dataclasses.replace(text, text=sentence.strip())
+                yield dataclasses.replace(text, text=sentence.strip(), previous=previous)
+            previous = sentence.strip()
 
 
 def _split(text: str) -> Iterator[str]:
@@ -252,7 +255,8 @@ def _sample(number: int, seed: int) -> int:
     for index, text in enumerate(chosen, 1):
         place = " > ".join(part for part in (text.place, text.heading) if part)
         place = f"{place} [{text.beside}]" if text.beside else place
-        print(f"{index:3} {text.kind:<6}{place}: {text.text}")
+        previous = f"(after: {text.previous}) " if text.previous else ""
+        print(f"{index:3} {text.kind:<6}{place}: {previous}{text.text}")
     return 0
 
 
@@ -341,6 +345,8 @@ def _value_name(node: ast.AST | None) -> str:
     """Return a short name of a value in a message: the last name of its expression, `value` if that is not a plain word."""
     if isinstance(node, ast.FormattedValue | ast.Subscript | ast.Starred):
         return _value_name(node.value)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "_hint":
+        return "hint"  # such as "did you mean ...?"
     if isinstance(node, ast.Call):  # of a function with one value, the name of the value
         return _value_name(node.args[0] if node.args else node.func)
     name = node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""

@@ -346,7 +346,7 @@ def _add_devices(flags: _Flags) -> None:
         "--precheck",
         default="0",
         metavar="0|1|2",
-        text="node check: 0 off (default), 1 pairs, 2 pairs and all nodes",
+        text="test nodes first: 0 no (default), 1 in pairs, 2 also all together",
     )
     flags.switch("--exclude-straggler", text="remove nodes that are slow in the node check")
 

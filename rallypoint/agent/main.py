@@ -123,7 +123,7 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
         "--status-dir", type=Path, default=None, help="folder for the job's status if the ConfigMap is not writable"
     )
     cluster.add_argument(
-        "--known-status", type=Path, default=None, help="file with the last job status, if the API server is unreachable"
+        "--known-status", type=Path, default=None, help="file with the last job status, read if the API server is unreachable"
     )
     parser.set_defaults(command=_late("coordinator"))
 

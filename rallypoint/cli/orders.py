@@ -26,8 +26,8 @@ and leases keep counting down during the pause, and can expire. The pause counts
 as time without progress for health.hang_downtime.
 
 The training script must either use rallypoint.training.State or call
-stop_requested once per step. If it does neither, the ranks cannot stop after
-the same step, and the command reports that the job cannot be paused.
+stop_requested once per step. A job whose script does neither cannot be paused:
+its ranks cannot stop after the same step, and the command reports this.
 """
 
 _SAVE = """\

@@ -182,7 +182,7 @@ def read_annotations(annotations: Mapping[str, str], *, clamp: bool = True) -> P
                 warnings.append(f"{key}: is not a known annotation and is ignored")
             elif known is None:
                 wrong.append(
-                    Problem(path=dotted(("annotations", key)), text=f"is not a known AppWrapper annotation; {_advice(key)}")
+                    Problem(path=dotted(("annotations", key)), text=f"is not a known AppWrapper annotation; {_hint(key)}")
                 )
             else:
                 values[known.field], warned = _taken(known, key, text, clamp=clamp)
@@ -207,7 +207,7 @@ def _taken(known: Annotation, key: str, text: str, *, clamp: bool) -> tuple[Any,
     return bounded, [] if bounded == value else [f"{key}: {show(text)} is out of range; using {known.write(bounded)}"]
 
 
-def _advice(key: str) -> str:
+def _hint(key: str) -> str:
     near = difflib.get_close_matches(key.removeprefix(PREFIX), ANNOTATIONS, n=1)
     return f"did you mean {PREFIX + near[0]!r}?" if near else f"expected {PREFIX} with one of {', '.join(ANNOTATIONS)}"
 

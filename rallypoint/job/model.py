@@ -75,7 +75,7 @@ def _refused(details: ErrorDetails, place: tuple[Step, ...]) -> Problem:
 
 def _unknown(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> Problem:
     steps = (*steps[:-1], str(steps[-1]))  # a key that is a number is still no index
-    return Problem(path=dotted(shape.place(steps)), text=f"is not a known key; {_advice(steps, root, shape)}")
+    return Problem(path=dotted(shape.place(steps)), text=f"is not a known key; {_hint(steps, root, shape)}")
 
 
 def _allowed(steps: tuple[Step, ...], root: type[BaseModel]) -> str:
@@ -96,7 +96,7 @@ def _kind_at(steps: Iterable[Step], root: Any) -> Any:
     return kind
 
 
-def _advice(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> str:
+def _hint(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> str:
     """Return where an unknown key belongs, the key that is meant, or the keys that are known at its place."""
     key, here = str(steps[-1]), tuple(_kind_at(steps[:-1], root).model_fields)
     known = _top_level(here, shape) if len(steps) == 1 else here

@@ -105,12 +105,12 @@ class InstanceResources(Model):
 
 
 class NodeGroupFailover(Model):
-    """Nodes that are replaced together: if a replacement stays pending, all nodes with the same label are replaced."""
+    """Nodes that are replaced together: those on Kubernetes nodes with the same value of a label."""
 
     label: Annotated[str, WORD] = ""
     """Key of a label of the Kubernetes nodes, such as `topology.kubernetes.io/rack`."""
     timeout: Annotated[float | None, duration(least=30.0)] = None
-    """How long a replacement may stay pending until all nodes with the same label are replaced. Default: 5m."""
+    """How long a replacement may stay pending; then all nodes with the same value of the label are replaced. Default: 5m."""
 
 
 class _Role(Model):

@@ -81,7 +81,7 @@ def completed(document: Mapping[str, Any], values: Mapping[str, object], *, at: 
     for key, value in values.items():
         argument = argument_of(key)
         if argument is None:
-            wrong.append(Problem(path=key, text=f"is not a known argument; {_advice(key)}"))
+            wrong.append(Problem(path=key, text=f"is not a known argument; {_hint(key)}"))
             continue
         found, problem = _read(argument, at(argument), value, argument.read)
         said += found
@@ -201,7 +201,7 @@ def _annotated(document: Mapping[str, Any]) -> tuple[list[_Said], list[Problem]]
             wrong += problem
         elif str(key).startswith(PREFIX):
             told = "cannot be an annotation; move it to the job file" if argument else "is not a known argument"
-            advice = "" if argument else f"; {_advice(str(key).removeprefix(PREFIX))}"
+            advice = "" if argument else f"; {_hint(str(key).removeprefix(PREFIX))}"
             wrong.append(Problem(path=path, text=f"{told}{advice}"))
     return found, [*wrong, *_twice(found)]
 
@@ -246,7 +246,7 @@ def _twice(found: list[_Said]) -> Iterator[Problem]:
                 break
 
 
-def _advice(key: str) -> str:
+def _hint(key: str) -> str:
     near = difflib.get_close_matches(key.replace("-", "_"), ARGUMENTS, n=1)
     return f"did you mean {near[0]!r}?" if near else f"expected one of {', '.join(ARGUMENTS)}"
 

@@ -160,7 +160,9 @@ async def _last_lines(looks: Looker, task: TaskSeen, rank: int, role: str) -> st
     try:
         lines = await looks.tail(task, rank, lines=_LINES, role=role)
     except NotLiveError as error:
-        raise HTTPException(404, f"{error} The output is also in the task's log and in `rallypoint logs`.") from error
+        raise HTTPException(
+            404, f"{error} You can also read the output of the workers in the task's log or with `rallypoint logs`."
+        ) from error
     except asyncio.TimeoutError as error:
         raise HTTPException(503, "the backend of the job does not answer") from error
     except (OSError, RallypointError) as error:

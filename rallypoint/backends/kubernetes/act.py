@@ -148,7 +148,7 @@ class Actor:
                 log.warning(
                     "service account %s/%s not found, so the coordinator cannot write the job status to a ConfigMap; the "
                     "supervisor requests the status from the coordinator, through the API server. "
-                    "`rallypoint manifests rbac` prints the manifests of this service account",
+                    "To create the service account, apply the manifests that `rallypoint manifests rbac` prints",
                     self._cluster.namespace,
                     account,
                 )

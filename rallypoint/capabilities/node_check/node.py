@@ -153,9 +153,14 @@ class Checker(NodeCapability):
         if attempt.stop.is_set() or known is None:
             return
         if found.state is ProbeState.FAILED:
-            log.warning("node check task=%d failed: %s", task.number, found.error)
+            log.warning("node check: test %d failed: %s", task.number, found.error)
         else:
-            log.info("node check task=%d passed: compute=%.3gs transfer=%.3gs", task.number, found.compute, found.transfer)
+            log.info(
+                "node check: test %d passed, computation took %.3g s, transfer took %.3g s",
+                task.number,
+                found.compute,
+                found.transfer,
+            )
         self._told = dataclasses.replace(found, store=known.store, term=task.term, number=task.number)
         self._changed()
 

@@ -157,9 +157,7 @@ def _problem(details: ErrorDetails, root: type[BaseModel]) -> Problem:
         return _refused(details, steps)
     if details["type"] in {"extra_forbidden", "invalid_key"}:
         steps = (*steps[:-1], str(steps[-1]))
-        return Problem(
-            path=dotted(steps), text=f"is not a known setting; {_advice(str(steps[-1]), _kind_at(steps[:-1], root))}"
-        )
+        return Problem(path=dotted(steps), text=f"is not a known setting; {_hint(str(steps[-1]), _kind_at(steps[:-1], root))}")
     allowed = _allowed(steps, root)
     if details["type"] == "missing":
         return Problem(path=dotted(steps), text=f"is missing; expected {allowed}")
@@ -197,7 +195,7 @@ def _part(annotation: Any) -> type[BaseModel]:
     return next(_part(item) for item in typing.get_args(annotation) if item not in (None, type(None), ...))
 
 
-def _advice(key: str, part: type[BaseModel]) -> str:
+def _hint(key: str, part: type[BaseModel]) -> str:
     known = {name.lower(): name for name in keys_of(part)}
     word = key.lower().replace("_", "").replace("-", "")
     close = known.get(word) or _SYNONYMS.get(word)

@@ -127,7 +127,7 @@ def _split(words: list[str]) -> tuple[dict[str, str], list[str], list[Problem]]:
             return flags, [word, *left], wrong
         name, value = _flag(word)
         if name not in _known():
-            wrong.append(Problem(path=f"{_PATH} {word.partition('=')[0]}", text=f"is not a known flag{_near(name)}"))
+            wrong.append(Problem(path=f"{_PATH} {word.partition('=')[0]}", text=f"is not a known flag{_hint(name)}"))
             if "=" not in word:
                 return flags, left or [word], wrong  # whether it has a value is not known, nor where the script is
             continue
@@ -162,7 +162,7 @@ def _known() -> tuple[str, ...]:
     return (*(name for name, argument in ARGUMENTS.items() if argument.of_run), *FIELDS, *_OWN, *NO_EFFECT, *NO_FIELD)
 
 
-def _near(name: str) -> str:
+def _hint(name: str) -> str:
     import difflib  # noqa: PLC0415  only errors need it
 
     near = difflib.get_close_matches(name, _known(), n=1)

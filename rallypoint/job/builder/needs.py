@@ -32,7 +32,7 @@ def read_needs(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str
     for key, value in given.items():
         ours = _KNOWN.get(key)
         if ours is None:
-            wrong.append((key, f"is not a known resource{_near(key)}"))
+            wrong.append((key, f"is not a known resource{_hint(key)}"))
         elif ours in said and said[ours][1] != value:
             other, known = said[ours]
             told = f"expected the value of {other} ({known}), which is the same resource, or no value"
@@ -43,7 +43,7 @@ def read_needs(given: Mapping[str, Any]) -> tuple[dict[str, Any], list[tuple[str
     return found, wrong
 
 
-def _near(key: str) -> str:
+def _hint(key: str) -> str:
     near = difflib.get_close_matches(key, _KNOWN, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(_KNOWN)}"
 

@@ -262,7 +262,7 @@ def _read(given: Mapping[str, Any], wrong: list[Problem], path: Callable[[str], 
             continue
         setting = _NAMES.get(name)
         if setting is None:
-            wrong.append(Problem(path=path(name), text=f"is not a setting of submit(){_near(name)}"))
+            wrong.append(Problem(path=path(name), text=f"is not a setting of submit(){_hint(name)}"))
             continue
         try:
             found = setting.rule.read(value)
@@ -296,7 +296,7 @@ def read_place(arguments: Mapping[str, Any]) -> tuple[dict[str, str], dict[str, 
     return place, {name: value for name, value in arguments.items() if name not in PLACE}
 
 
-def _near(name: str) -> str:
+def _hint(name: str) -> str:
     known = (*_NAMES, *PLACE)
     near = difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {near[0]!r}?" if near else f"; expected one of {', '.join(known)}"

@@ -125,7 +125,7 @@ def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
         raise SubmitError(f"{manifest.get('kind')}: the manifest does not match the schema of this kind ({error!r})") from error
     if not sum(pods.replicas for pods in sets):
         raise SubmitError(
-            "spec: has no pod template; expected at least one. Components of a kind unknown to Rallypoint must set podSets"
+            "spec: has no pod template; expected at least one. A component whose kind Rallypoint does not know must set podSets"
         )
     return sets
 

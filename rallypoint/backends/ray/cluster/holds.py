@@ -22,6 +22,9 @@ __all__ = ["SILENT", "Holds"]
 #: Seconds without a beat after which another supervisor may take a job.
 SILENT = 10.0
 
+#: The ledger has just started; the supervisor of the job has sent no heartbeat since.
+_NOT_YET_KNOWN = "a supervisor that the restarted ledger does not know yet"
+
 _ID = re.compile(r"[A-Za-z0-9-]{1,80}", re.ASCII)
 
 
@@ -55,7 +58,7 @@ class Holds:
         if current is not None and current.me != me and self._alive(current.me):
             raise HeldError(name, current.holder)
         if current is None and self._earlier - {me} and self._clock() - self._began < SILENT:
-            raise HeldError(name, "an unknown supervisor (the ledger has restarted a moment ago)")
+            raise HeldError(name, _NOT_YET_KNOWN)
         self._beats.setdefault(me, self._clock())
         self._holds[name] = _Hold(me=me, holder=holder)
 
@@ -84,7 +87,7 @@ class Holds:
     def beat(self, me: str, jobs: Mapping[str, str], *, leave: bool = False) -> Path:
         """Note a beat of a supervisor that holds `jobs`; return the file of its heartbeat. Blocks."""
         if _ID.fullmatch(me) is None:
-            raise ValueError(f"supervisor {me!r:.80} is not allowed")
+            raise ValueError(f"supervisor id {me!r:.80} is not allowed; expected at most 80 letters, digits and '-'")
         path = self._folder / f"{me}.json"
         if leave:
             self._beats.pop(me, None)

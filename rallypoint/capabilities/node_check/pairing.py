@@ -48,7 +48,13 @@ def next_groups(nodes: Sequence[int], history: Sequence[Played], *, rounds: int,
         return _strangers(playing, history)
     if standing.suspect or standing.unsure:
         return _ends(playing, standing)
-    return ()
+    return _untried(playing, history) if len(playing) > _FEW and _in_every_group(history) else ()
+
+
+def _in_every_group(history: Sequence[Played]) -> frozenset[int]:
+    """Return the nodes that were in every group with a measured transfer; without a group to compare, they may be slow."""
+    groups = [frozenset(played.group) for played in history if played.transfer is not None]
+    return frozenset.intersection(*groups) if groups else frozenset()
 
 
 def _neighbours(nodes: Sequence[int]) -> tuple[Group, ...]:

@@ -109,6 +109,15 @@ def test_a_straggler_and_a_fault_are_told_apart(size: int, seed: int, data: st.D
     assert found.standing.slow == {other}
 
 
+@pytest.mark.parametrize("slow", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(30))
+def test_a_straggler_that_was_in_every_working_group_is_found(slow: int, seed: int) -> None:
+    """Of five nodes with a fault, the straggler may be in each group that works: another pair is measured."""
+    found = Cluster(size=5, seed=seed, ill={0: Ill.NETWORK, slow: Ill.SLOW_NETWORK}).check()
+
+    assert (found.standing.fault, found.standing.slow) == ({0}, {slow})
+
+
 @FEW
 @given(size=st.integers(8, 1000), seed=SEEDS, data=st.data())
 def test_many_stragglers_are_all_found(size: int, seed: int, data: st.DataObject) -> None:

@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import json
+import os
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from rallypoint.capabilities.node_check.node import Seen, probe_env, read_probe
-from rallypoint.wire.check import CheckTask
+from rallypoint.agent.workers.spawner import Command
+from rallypoint.capabilities.node_check.node import Checker, Seen, probe_env, read_probe
+from rallypoint.capabilities.node_check.wire import ReplySection
+from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
+from rallypoint.wire.fence import Fence
+from rallypoint.wire.messages import Continue
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.sections import replaced
+from rallypoint.wire.sections import replaced, with_sections
+from tests.capabilities.context import node_context
+from tests.waiting import eventually_async
 
 TASK = CheckTask(term=2, number=7, store="[fd00::1]:4711", group_rank=1, first_rank=2, world_size=4, limit=60.0)
 PLAN = Plan(
@@ -66,3 +77,69 @@ def test_the_check_is_told_what_to_speak() -> None:
 
     assert told[0]["device"] == ["npu", "hccl", "torch_npu"]
     assert "device" not in told[1]
+
+
+OVER = {ProbeState.OK, ProbeState.FAILED}
+
+
+class Probes:
+    """Test processes that end at once: each writes the same line and exits with its code."""
+
+    def __init__(self, *codes: int, line: bytes) -> None:
+        self.codes, self.line, self.started = codes, line, 0
+
+    async def spawn(self, command: Command, ended: Callable[[int], None]) -> int:
+        await asyncio.to_thread(os.write, command.stdout, self.line)
+        code, self.started = self.codes[self.started], self.started + 1
+        ended(code)
+        return 2**22 + self.started  # no process has this id
+
+
+async def checked(folder: Path, probes: Probes) -> CheckReport:
+    """Return what a node reports of one task."""
+    plan = dataclasses.replace(PLAN, nproc_per_node=len(probes.codes), env={})
+    checker = Checker(node_context(plan=plan, folder=folder, spawner=probes))
+    await checker.begin()
+    try:
+        checker.on_reply(
+            with_sections(Continue(fence=Fence(attempt=1, term=2, round=0)), ReplySection(check=TASK)), waiting=True
+        )
+
+        async def over() -> bool:
+            await asyncio.sleep(0)
+            told = checker.urgent()
+            return told is not None and told.state in {ProbeState.OK, ProbeState.FAILED}
+
+        await eventually_async(over, timeout=30, why="the probes end")
+        found = checker.report(()).check
+    finally:
+        await checker.close()
+    assert found is not None
+    assert (found.term, found.number) == (TASK.term, TASK.number)
+    return found
+
+
+async def test_a_node_runs_one_test_process_for_each_worker(tmp_path: Path) -> None:
+    """Their figures are the node's."""
+    probes = Probes(0, 0, line=b'{"compute": 1.5, "transfer": 2.5, "moved": 10, "latency": 0.5}\n')
+
+    found = await checked(tmp_path, probes)
+
+    assert (found.state, probes.started) == (ProbeState.OK, 2)
+    assert (found.compute, found.transfer, found.moved, found.latency) == (1.5, 2.5, 10, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("codes", "error"),
+    [
+        pytest.param((3,), "stage compute: exited with code 3", id="one process"),
+        pytest.param((0, 3), "local rank 1: stage compute: exited with code 3", id="the second of two"),
+    ],
+)
+async def test_a_failed_test_process_is_named_where_there_are_several(
+    tmp_path: Path, codes: tuple[int, ...], error: str
+) -> None:
+    """The error has the stage and the exit; the local rank only if the node has more than one worker."""
+    found = await checked(tmp_path, Probes(*codes, line=b'{"stage": "compute"}\n'))
+
+    assert (found.state, found.own, found.error) == (ProbeState.FAILED, True, error)

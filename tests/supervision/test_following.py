@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from rallypoint.supervision.following import follow
 from rallypoint.supervision.observation import Observation, Told
-from rallypoint.supervision.policy import Policy, Profile
+from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
+from rallypoint.wire.plan import Profile
 
 POLICY = Policy(min_nodes=1, max_nodes=1, profile=Profile.APPWRAPPER, wrapped=True, node_replacements=0)
 

@@ -89,6 +89,7 @@ class Probes:
         self.codes, self.line, self.started = codes, line, 0
 
     async def spawn(self, command: Command, ended: Callable[[int], None]) -> int:
+        assert command.stdout is not None
         await asyncio.to_thread(os.write, command.stdout, self.line)
         code, self.started = self.codes[self.started], self.started + 1
         ended(code)
@@ -105,12 +106,11 @@ async def checked(folder: Path, probes: Probes) -> CheckReport:
             with_sections(Continue(fence=Fence(attempt=1, term=2, round=0)), ReplySection(check=TASK)), waiting=True
         )
 
-        async def over() -> bool:
-            await asyncio.sleep(0)
+        def over() -> bool:
             told = checker.urgent()
             return told is not None and told.state in {ProbeState.OK, ProbeState.FAILED}
 
-        await eventually_async(over, timeout=30, why="the probes end")
+        await eventually_async(over, why="the test processes end")
         found = checker.report(()).check
     finally:
         await checker.close()

@@ -90,14 +90,12 @@ class RaySite(Site):
         os.kill(named[f"{uid}-0-{group}-{number}"], signal.SIGKILL)
 
     async def machines(self, job: str, role: str) -> dict[str, str]:
-        found = {}
-        for uid in filter(None, (await self.uid(f"{job}-{role}"), await self.uid(job))):
-            for process in await asyncio.to_thread(marked, uid):
-                variables = _variables(process.pid)
-                if variables.get("RALLYPOINT_ROLE") == role and "RALLYPOINT_MACHINE" in variables:
-                    *_, place, _ = process.mark.split("/")
-                    found[place.rpartition("-")[2]] = variables["RALLYPOINT_MACHINE"]
-        return found
+        own, child = await self.uid(job), await self.uid(f"{job}-{role}")
+        found = [p for p in await asyncio.to_thread(marked, own) if _variables(p.pid).get("RALLYPOINT_ROLE") == role]
+        if child:
+            found += [p for p in await asyncio.to_thread(marked, child) if "rallypoint.agent node" in p.command]
+        numbers = {p.pid: p.mark.split("/")[-2].rpartition("-")[2] for p in found}
+        return {numbers[p.pid]: _variables(p.pid)["RALLYPOINT_MACHINE"] for p in found}
 
     async def lose_coordinator(self, job: str) -> None:
         for process in await self.processes(job, "rallypoint.agent coordinator"):

@@ -149,23 +149,21 @@ class Ledger:
     async def _watch(self) -> None:
         """Look at the files of all jobs, announce coordinators, remove groups that are needed no more, and end when idle."""
         stamps: dict[str, tuple[int, ...]] = {}
-        endpoints: dict[str, str] = {}
+        endpoints: dict[str, int] = {}
         idle = time.monotonic()
         while True:
             try:
                 for name in self._holds.expired():
                     self._changed(name)
                 names = await in_thread(self._store.names)
-                for key, stamp in (await in_thread(self._stamps, names)).items():
+                for key, (stamp, endpoint) in (await in_thread(self._stamps, names)).items():
                     if stamps.get(key) != stamp:
                         stamps[key] = stamp
                         self._changed(key)
                         await in_thread(self._tidy, key)
-                    folder = self._folder(key)
-                    text = await in_thread(_endpoint, folder)
-                    if text and endpoints.get(key) != text:
-                        endpoints[key] = text
-                        await self._nodes.announce(folder, text)
+                    if endpoint and endpoints.get(key) != endpoint:
+                        endpoints[key] = endpoint
+                        self._nodes.announce(self._folder(key))
                 if names or self._holds.any:
                     idle = time.monotonic()
             except (OSError, BackendError) as error:
@@ -174,9 +172,11 @@ class Ledger:
                 os._exit(0)
             await asyncio.sleep(_LOOK)
 
-    def _stamps(self, names: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    def _stamps(self, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], int]]:
+        """Return values that change with a job, and with the address of its coordinator, by keys of jobs."""
         keys = [(name, *(f"{name}/{one.path.name}" for one in self._store.job(name).children())) for name in names]
-        return {key: stamp_of(self._folder(key)) for every in keys for key in every}
+        folders = {key: self._folder(key) for every in keys for key in every}
+        return {key: (stamp_of(folder), _changed_at(folder.endpoint)) for key, folder in folders.items()}
 
     def _folder(self, key: str) -> JobFolder:
         name, _, role = key.partition("/")
@@ -408,10 +408,10 @@ def _key(given: dict[str, Any], name: str) -> str:
     return f"{within}/{name}" if within else name
 
 
-def _endpoint(folder: JobFolder) -> str:
+def _changed_at(path: Path) -> int:
     with contextlib.suppress(OSError):
-        return folder.endpoint.read_text()
-    return ""
+        return path.stat().st_mtime_ns
+    return 0
 
 
 def _blueprint(given: dict[str, Any]) -> Blueprint:

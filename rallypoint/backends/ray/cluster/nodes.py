@@ -89,6 +89,7 @@ class Nodes:
         self._live: dict[Path, NodeSeen] = {}
         self._final: dict[Path, NodeSeen] = {}
         self._tending: dict[Path, asyncio.Task[None]] = {}
+        self._announcing: set[asyncio.Task[None]] = set()
         self._loop = asyncio.get_running_loop()
 
     # --- what is true ---------------------------------------------------------------------------------------------------
@@ -317,14 +318,20 @@ class Nodes:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(bell.wait(), _PAUSE if orders.keys() - sent else _REPORT)
 
-    async def announce(self, folder: JobFolder, text: str) -> None:
-        """Send the coordinator's address to every agent of a job."""
-        for path in [path for path in self._tending if path.is_relative_to(folder.path)]:
-            placed = await asyncio.to_thread(read_optional, Placed, path / _PLACED)
-            actor = None if placed is None else await asyncio.to_thread(groups.find_actor, placed.actor)
-            if actor is not None:
-                with contextlib.suppress(RayError):
-                    await actor.endpoint.remote(text)
+    def announce(self, folder: JobFolder) -> None:
+        """Begin to send the coordinator's address to every agent of a job: an actor that was stopped takes it much later."""
+        for path in [path for path in self._live if path.is_relative_to(folder.path)]:
+            task = asyncio.create_task(self._announce(folder, path))
+            self._announcing.add(task)
+            task.add_done_callback(self._announcing.discard)
+
+    async def _announce(self, folder: JobFolder, path: Path) -> None:
+        placed = await asyncio.to_thread(read_optional, Placed, path / _PLACED)
+        actor = None if placed is None else await asyncio.to_thread(groups.find_actor, placed.actor)
+        text = await asyncio.to_thread(_endpoint, folder)  # as late as possible: it never replaces a newer one
+        if actor is not None and text:
+            with contextlib.suppress(RayError):
+                await actor.endpoint.remote(text)
 
     def _close(self, folder: JobFolder, node: NodeFolder, placed: Placed, final: NodeSeen) -> None:
         """Remove the actor, then store how the node ended."""

@@ -7,7 +7,6 @@ every backend, and are not counted.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import sys
 import tempfile
@@ -38,15 +37,19 @@ def crowd(jobs: int) -> int:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         with ray_cluster(folder, nodes=1, variables={"PYTHONPATH": without_torch(folder)}, num_cpus=jobs) as cluster:
-            ledger, supervisor, span = asyncio.run(_measure(cluster.url, folder, jobs))
+            asyncio.run(_measure(cluster.url, folder, jobs))
+    return 0
+
+
+def _show(jobs: int, ledger: float, supervisor: float, span: float) -> None:
     for what, used in (("ledger", ledger), ("supervisor", supervisor)):
         sys.stdout.write(
             f"{what:10} {1000 * used / span / jobs:.2f} ms of CPU per job and second ({jobs} jobs, {span:.0f} s)\n"
         )
-    return 0
+    sys.stdout.flush()
 
 
-async def _measure(url: str, folder: Path, jobs: int) -> tuple[float, float, float]:
+async def _measure(url: str, folder: Path, jobs: int) -> None:
     access = Access(address=url, storage=str(folder / "ledger"))
     cluster = Cluster(access)
     backend = RayBackend(access, cluster=cluster)
@@ -67,14 +70,13 @@ async def _measure(url: str, folder: Path, jobs: int) -> tuple[float, float, flo
         before = _used(pid), time.process_time(), time.monotonic()
         await asyncio.sleep(_SPAN)
         after = _used(pid), time.process_time(), time.monotonic()
-        return after[0] - before[0], after[1] - before[1], after[2] - before[2]
+        _show(jobs, after[0] - before[0], after[1] - before[1], after[2] - before[2])
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for name in names:
-            with contextlib.suppress(Exception):
-                await delete(backend, name, holder="benchmark", timeout=60)
+        deletions = [delete(backend, name, holder="benchmark", timeout=60) for name in names]
+        await asyncio.gather(*deletions, return_exceptions=True)
         await backend.close()
 
 

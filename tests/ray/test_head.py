@@ -67,12 +67,12 @@ def connected(cluster: RayCluster) -> Iterator[None]:
 async def trained(site: RaySite) -> str:
     """Submit a job, and return its uid once it trains; nobody supervises it any more."""
     eyes = site.open()
-    spec = site.job(nodes=2)
+    # None of the lost nodes is known to have ended, so the next round waits for this time.
+    spec = site.job(nodes=2, rendezvous={"fence_timeout": "5s"})
     await submit_or_adopt(eyes, eyes.plan(spec), owner="test")
     job = Job(site, spec.name, eyes)
-    job.supervise()
-    await job.trains(ranks=2)
-    await job.abandon()
+    async with job.supervised_by_a_process():
+        await job.trains(ranks=2)
     uid = (await job.record()).uid
     await eyes.close()
     return uid

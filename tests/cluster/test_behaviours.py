@@ -34,6 +34,7 @@ async def lines_until(backend: Backend, name: str, wanted: set[str]) -> list[Log
     raise AssertionError(f"the job was over before it wrote {wanted}: {found}")
 
 
+@pytest.mark.sample("emulator")
 async def test_a_job_ends_well(site: Site) -> None:
     """Its ranks are heard while it runs; its record tells how it went; its deletion leaves nothing."""
     async with submitted(site, site.job(nodes=2)) as job:
@@ -71,6 +72,7 @@ async def test_a_killed_worker_is_started_again_in_place(site: Site) -> None:
     assert incident.healed_at is not None
 
 
+@pytest.mark.sample("emulator")
 async def test_a_lost_node_is_replaced(site: Site) -> None:
     """Its slot is filled anew and training goes on in a new round; the other node is the one that it was."""
     async with submitted(site, site.job(nodes="1:2")) as job:

@@ -29,15 +29,13 @@ SAMPLE = (
     "b/full/trigger",
 )
 
-#: Those that `make test` runs.
-QUICK = ("b/submission/process",)
-
 #: Read here: the environment of a test has none of our variables.
 NODE_KILL = os.environ.get("RALLYPOINT_TEST_NODE_KILL", "")
 NO_COMMAND = "RALLYPOINT_TEST_NODE_KILL is not set; expected a command that powers a node off and on (CONTRIBUTING.md)"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=[] if name in QUICK else pytest.mark.extended) for name in SAMPLE])
+@pytest.mark.extended
+@pytest.mark.parametrize("name", SAMPLE)
 def test_a_machine_dies_and_the_job_goes_on(name: str, tmp_path: Path) -> None:
     """It trains again or has its verdict; no reset, no two worlds, nothing left, no status that is stale without a word."""
     cell = next(cell for cell in CELLS if cell.name == name)

@@ -203,6 +203,7 @@ def rounds(job: Agents) -> dict[str, str]:
     return {path.name: path.read_text() for path in job.work.iterdir()}
 
 
+@pytest.mark.extended
 def test_every_round_has_a_whole_process_group(training: Agents) -> None:
     """Three kills, four rounds, and each forms its gloo group on a fresh store."""
     code, output = said(training.run("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, GROUP, training.work, 3))

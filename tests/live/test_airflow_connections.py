@@ -23,10 +23,9 @@ DAG = Path(__file__).parent / "dags" / "connected.py"
 #: What stands in the kubeconfig beside the token that counts.
 INLINE = "canary-kubeconfig-9c0e"
 
-pytestmark = [pytest.mark.airflow, pytest.mark.live, pytest.mark.timeout(3600)]
+pytestmark = [pytest.mark.airflow, pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(3600)]
 
 
-@pytest.mark.extended
 def test_a_dag_runs_where_its_connection_says(tmp_path, home):
     """In the worker and deferred; neither the metadata database nor a log, an XCom or an object of the cluster has a secret."""
     with running(Options()) as cluster:
@@ -66,41 +65,3 @@ def test_a_dag_runs_where_its_connection_says(tmp_path, home):
         if word.encode() in text
     ]
     assert found == []
-
-
-def test_the_form_and_its_button(tmp_path):
-    """Airflow's API server has the fields, and tests a connection that names another one of its own; no secret is told."""
-    environment = {
-        **os.environ,
-        "AIRFLOW_HOME": str(tmp_path / "airflow"),
-        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-        "AIRFLOW__API_AUTH__JWT_SECRET": "a secret of this test alone, long enough to sign with" * 2,
-        "_AIRFLOW_PROCESS_CONTEXT": "server",
-        "PYTHONPATH": str(ROOT),
-    }
-    with running(Options()) as cluster:
-        inline = {"kube_config": kubeconfig(cluster.url, INLINE), "namespace": "default"}
-        stored = [{"connection_id": "prod", "conn_type": "kubernetes", "extra": json.dumps(inline)}]
-        extra = json.dumps({"platform": "kubernetes", "kubernetes_conn_id": "prod"})
-        tested = [
-            {"connection_id": "a", "conn_type": "rallypoint", "password": cluster.admin_token, "extra": extra},
-            {"connection_id": "b", "conn_type": "rallypoint", "extra": extra},
-            {"connection_id": "c", "conn_type": "rallypoint", "extra": json.dumps({"platform": "slurm"})},
-        ]
-        command = [sys.executable, "-m", "tests.live.airflow_connection_api", json.dumps(stored), *map(json.dumps, tested)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    answer = json.loads(done.stdout.splitlines()[-1])
-
-    right, unknown, wrong = answer["told"]
-    assert right["status"] is True, right
-    assert right["message"].startswith("Connection works: jobs run on the cluster, in namespace default")
-    assert (unknown["status"], wrong["status"]) == (False, False)
-    assert "the API server rejected the credentials" in unknown["message"]
-    assert ("platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s") in wrong["message"]
-    fields, standard = answer["form"]["extra_fields"], answer["form"]["standard_fields"]
-    assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes", "ray"]
-    assert (standard["password"]["title"], standard["host"]["hidden"]) == ("Token", True)
-    assert [secret for secret in (cluster.admin_token, INLINE) if secret in done.stdout + done.stderr] == []

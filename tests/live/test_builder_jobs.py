@@ -20,10 +20,10 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 @pytest.fixture(autouse=True)
 def place(tmp_path: Path, home: Path, light: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder that jobs write to, and a Python path on which their module is."""
+    """The folder that jobs write to, and a Python path on which their module is, and no torch."""
     monkeypatch.setenv("RALLYPOINT_HOME", str(home))
     monkeypatch.setenv("ROLE_JOBS_FOLDER", str(tmp_path))
-    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(SCRIPTS), os.environ["PYTHONPATH"])))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -32,25 +32,30 @@ def training(entry: str) -> TrainBuilder[JobBuilder]:
     return JobBuilder().device_type("CPU").config({"lr": 1e-5, "steps": 3}).global_env({"EXTRA": 1}).train(entry)
 
 
-def test_a_function_runs_in_the_process_group_of_its_role(place: Path) -> None:
+def alone(entry: str) -> TrainBuilder[JobBuilder]:
+    """The same without a process group, for which it would need torch."""
+    return training(entry).no_setup_process_group()
+
+
+def test_a_function_runs_in_the_process_group_of_its_role(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the configuration; its submission returns 0. A second one in the same process works, too."""
+    monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
     job = training("role_jobs.report").nnodes(2).nproc_per_node(1).build()
 
     assert job.submit(job_name="by_function", job_max_restart=0) == 0
 
     found = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(2)]
     assert found == [{"config": {"lr": 1e-5, "steps": 3}, "argv": ["role_jobs:report"], "world": 2, "extra": "1"}] * 2
-    alone = training("role_jobs.report").no_setup_process_group().build()
-    assert alone.submit("alone", job_max_restart=0) == 0
+    assert alone("role_jobs.report").build().submit("alone", job_max_restart=0) == 0
     assert json.loads((place / "rank-0.json").read_text())["world"] == 1
 
 
 def test_classes_and_exit_codes(place: Path) -> None:
     """`run()` of a class; `sys.exit(0)` is a success, any other code a failure with that code."""
-    assert training("role_jobs:Trainer").build().submit("classy", job_max_restart=0) == 0
+    assert alone("role_jobs:Trainer").build().submit("classy", job_max_restart=0) == 0
     assert (place / "class-0").exists()
-    assert training("role_jobs.exit_well").build().submit("well", job_max_restart=0) == 0
-    assert training("role_jobs.fail").build().submit("failing", failover_exec_strategy=0) == 1
+    assert alone("role_jobs.exit_well").build().submit("well", job_max_restart=0) == 0
+    assert alone("role_jobs.fail").build().submit("failing", failover_exec_strategy=0) == 1
     assert "exited with code 3" in cli("status", "failing").stdout
 
 
@@ -75,7 +80,8 @@ def test_an_interrupted_submission_leaves_the_job_running(place: Path) -> None:
     """Ctrl-C ends the caller with KeyboardInterrupt, once; the job ends by itself later."""
     script = (
         "from rallypoint.job.builder import JobBuilder\n"
-        "JobBuilder().device_type('CPU').train('role_jobs.wait').build().submit('interrupted', job_max_restart=0)\n"
+        "job = JobBuilder().device_type('CPU').train('role_jobs.wait').no_setup_process_group().build()\n"
+        "job.submit('interrupted', job_max_restart=0)\n"
     )
     caller = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True)
     eventually((place / "waiting").exists)

@@ -126,10 +126,8 @@ def test_a_signal_from_elsewhere_counts_although_the_script_was_through(light_jo
     assert (code, WARNING in output, "was killed by SIGKILL" in output) == (Exit.JOB_FAILED, False, True), output
 
 
-@pytest.mark.parametrize(
-    ("number", "forks"),
-    [pytest.param(8, 2, id="plain, -m", marks=pytest.mark.extended), pytest.param(1, 1, id="five lines, file")],
-)
+@pytest.mark.extended
+@pytest.mark.parametrize(("number", "forks"), [pytest.param(8, 2, id="plain, -m"), pytest.param(1, 1, id="five lines, file")])
 def test_a_sample_of_the_soak_ends(number: int, forks: int) -> None:
     """Two of the 200 runs of `make endings`: without the five lines both ranks are new, with them one."""
     planned = endings.kills_of(5, 16)[number]

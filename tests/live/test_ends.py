@@ -82,6 +82,7 @@ def test_deleting_leaves_nothing(tmp_path: Path, home: Path) -> None:
     assert "counter" in absent.stderr
 
 
+@pytest.mark.extended
 def test_a_name_that_runs_already(tmp_path: Path, home: Path) -> None:
     """The second job of a name is refused and the first does not notice."""
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=1).submit()
@@ -108,9 +109,9 @@ def free_port_taken() -> socket.socket:
     ("change", "said"),
     [
         pytest.param({"nodes": "2:1"}, "nodes", id="a wrong range"),
-        pytest.param({"nodez": 2}, "nodez", id="an unknown field"),
+        pytest.param({"nodez": 2}, "nodez", id="an unknown field", marks=pytest.mark.extended),
         pytest.param({"entrypoint": "missing.py"}, "missing.py", id="a missing script"),
-        pytest.param({"workdir": "/nowhere/at/all"}, "/nowhere/at/all", id="a missing folder"),
+        pytest.param({"workdir": "/nowhere/at/all"}, "/nowhere/at/all", id="a missing folder", marks=pytest.mark.extended),
     ],
 )
 def test_a_wrong_job_is_one_clear_error(tmp_path: Path, home: Path, change: dict[str, Any], said: str) -> None:

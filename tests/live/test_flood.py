@@ -101,10 +101,10 @@ def status(port: int) -> dict[str, dict[str, int]]:
 @pytest.mark.parametrize(
     ("first", "drip", "again"),
     [
-        pytest.param(b"", b"", True, id="again as soon as it is ended"),
+        pytest.param(b"", b"", True, id="again as soon as it is ended", marks=pytest.mark.extended),
         pytest.param(b"GET /v1/status HTTP/1.1\r\n", b"X: y\r\n", False, id="heads that never end"),
         pytest.param(POST, b"x", False, id="bodies that never end", marks=pytest.mark.extended),
-        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", b"", True, id="TLS"),
+        pytest.param(b"\x16\x03\x01\x02\x00\x01\x00", b"", True, id="TLS", marks=pytest.mark.extended),
         pytest.param(b"\x00\xce\xf7\x85\x3c", b"", True, id="a store's client", marks=pytest.mark.extended),
         pytest.param(
             b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00",
@@ -150,6 +150,7 @@ def test_a_new_agent_comes_in_during_a_flood(job: Agents) -> None:
     assert [process.wait(60 * PATIENCE) for process in job.started if process is not lost[1]] == [0] * 3
 
 
+@pytest.mark.extended
 def test_ranks_reach_the_store_during_a_flood(torch_job: Agents) -> None:
     """Torch's own store has no limit of its own: those that say nothing are ended, and each round's group is built."""
     kills = 1

@@ -70,7 +70,7 @@ def with_tls(job: Agents, kind: str, nodes: int = 1) -> list[subprocess.Popen[st
         pytest.param(b"GET / HTTP/1.1\r\n\r\n", b"", True, id="without TLS", marks=pytest.mark.extended),
     ],
 )
-@pytest.mark.parametrize("kind", ["http", "grpc"])
+@pytest.mark.parametrize("kind", [pytest.param("http", marks=pytest.mark.extended), "grpc"])
 def test_a_killed_worker_of_a_job_with_tls_trains_again(job: Agents, kind: str, first: bytes, drip: bytes, again: bool) -> None:
     """Two thousand strangers at every port, twice; and the coordinator's log stays small."""
     with_tls(job, kind)

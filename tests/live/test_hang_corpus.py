@@ -13,8 +13,9 @@ needs("torch")
 PROVABLE = {"stop", "lock-c", "lock-c-gil", "exited", "deadlock", "skip", "order", "barrier"}
 
 
-#: One of each kind of evidence; `make test-all` runs all kinds.
-SAMPLE = ("sleep", "lock-c", "skip")
+#: The one that `make test` runs beside the hangs of test_hangs.py and test_hang_lines.py: it is restarted by positive evidence,
+#: and a rank that makes another collective than the others is the culprit. `make test-all` runs all kinds.
+SAMPLE = ("skip",)
 
 
 def test_every_way_to_hang_is_found_and_its_culprit_named() -> None:

@@ -31,6 +31,7 @@ def pids(status: JobStatus) -> dict[int, int]:
     return {rank.rank: rank.pid for rank in status.ranks}
 
 
+@pytest.mark.extended
 def test_a_worker(job: Job) -> None:
     """All workers start again in the next round on the same nodes, from their checkpoints; the incident names the culprit."""
     before = job.trains(ranks=4)
@@ -53,6 +54,7 @@ def test_a_worker(job: Job) -> None:
     assert (record.progress.step or 0) >= (after.progress.step or 0)
 
 
+@pytest.mark.extended
 def test_the_coordinator(job: Job) -> None:
     """No worker notices: the same processes go on under the next term."""
     before = job.trains(ranks=4)
@@ -69,6 +71,7 @@ def test_the_coordinator(job: Job) -> None:
     assert record.retries == 0
 
 
+@pytest.mark.extended
 def test_the_supervisor(job: Job) -> None:
     """Training goes on without one; the next finds the job again, its ends included."""
     before = job.trains(ranks=4)
@@ -136,6 +139,7 @@ def test_a_node_in_the_middle_of_a_collective(tmp_path: Path, home: Path) -> Non
     cli("delete", job.name)
 
 
+@pytest.mark.extended
 def test_everything_at_once(job: Job) -> None:
     """Supervisor, coordinator and a worker die together; the next supervisor puts it all right."""
     status = job.trains(ranks=4)

@@ -110,6 +110,7 @@ def test_a_step_that_always_fails_spends_the_budget(job: Agents) -> None:
     assert len(pids) == 1
 
 
+@pytest.mark.extended
 def test_a_world_shrinks_and_grows_around_workers_that_live(tmp_path: Path) -> None:
     """Of two nodes one is lost, and later there is another: the workers of the first train on in the same processes.
 

@@ -62,6 +62,7 @@ def test_a_step_that_always_raises_climbs_to_the_last_checkpoint(tmp_path: Path,
     assert stored.step == max(line.step for line in run.lines(0))
 
 
+@pytest.mark.extended
 def test_retry_and_recover_in_place(tmp_path: Path, home: Path) -> None:
     """A step that raises is run again by the same processes; a killed process alone is replaced, in its pod."""
     run = Elastic.submit(tmp_path, home, labels=GRACE, annotations={"recover-strategy": "retry,recover-in-place,recover,dump"})
@@ -397,7 +398,7 @@ def test_monitor_interval(tmp_path: Path, home: Path, written: dict[str, float],
         pytest.param({"annotations": {"huawei.com/recover_policy_path": "pod"}}, 0, False, marks=pytest.mark.extended),
         pytest.param({"labels": {"pod-rescheduling": "on"}}, 0, True, marks=pytest.mark.extended),
         pytest.param({"labels": {"pod-rescheduling": "yes"}}, 1, True, marks=pytest.mark.extended),
-        ({"labels": {"process-recover-enable": "on"}}, 1, False),
+        pytest.param({"labels": {"process-recover-enable": "on"}}, 1, False, marks=pytest.mark.extended),
         pytest.param({"labels": {"process-recover-enable": "off"}}, 1, True, marks=pytest.mark.extended),
         pytest.param(
             {"labels": {"process-recover-enable": "on"}, "mindcluster": {"graceful_tolerance": True}},

@@ -114,9 +114,10 @@ def test_a_variable_switches_strategies_off(tmp_path: Path, home: Path, env: dic
             {"annotations": {"recover-strategy": "recover"}},
             {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1", "HIGH_AVAILABILITY": "recover"},
         ),
-        (
+        pytest.param(
             {"annotations": {"recover-strategy": "elastic-training"}},
             {"PROCESS_RECOVER": "on", "HIGH_AVAILABILITY": "elastic-training"},
+            marks=pytest.mark.extended,
         ),
         pytest.param(
             {"annotations": {"recover-strategy": "recover-in-place,dump,retry"}, "labels": {"framework": "mindspore"}},

@@ -35,7 +35,13 @@ def open_to_others(*folders):
     return found
 
 
-@pytest.mark.parametrize("before", [False, True], ids=["a new home", "a home of an earlier version"])
+@pytest.mark.parametrize(
+    "before",
+    [
+        pytest.param(False, id="a new home"),
+        pytest.param(True, id="a home of an earlier version", marks=pytest.mark.extended),
+    ],
+)
 def test_the_files_of_a_job_are_its_owners_alone(tmp_path, home, before):
     """Its environment, plan, token, output and supervisors, while it runs and after; a usual umask would open them."""
     if before:

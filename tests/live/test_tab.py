@@ -1,4 +1,4 @@
-"""The tab in a real Airflow: who may see it, and what it says of a job that a DAG has run."""
+"""The tab in a real Airflow: who may see it, and what it says of a job that a DAG has run; and the form of a connection."""
 
 from __future__ import annotations
 
@@ -14,14 +14,21 @@ import pytest
 pytest.importorskip("uvicorn")
 pytest.importorskip("aiohttp")
 
+from tests.emulator.options import Options
+from tests.emulator.running import kubeconfig, running
 from tests.plugin.browser import Tab, chromium, open_browser
 from tests.plugin.hostile_notes import ATTACKS, SECRET, witness
+from tests.plugin.serving import output
 from tests.plugin.signed_in import DRAWN, EDITOR, FRAME, PASSWORD, USER, AirflowPages, airflow_with_a_run, sign_in
 
 pytestmark = [pytest.mark.airflow, pytest.mark.timeout(3600)]
 
 #: The button of the extra link, which opens a window of its own; the tab has the same name.
 LINK = "[...document.querySelectorAll('a')].find((a) => a.textContent.trim() === 'Elastic training' && a.target)"
+
+
+#: What stands in a stored kubeconfig beside the token that counts.
+INLINE = "canary-kubeconfig-9c0e"
 
 
 class Airflow:
@@ -145,6 +152,41 @@ def test_the_test_of_a_connection_runs_no_program(airflow):
         assert status == 200, answer
         assert (answer["status"], "is not allowed" in answer["message"]) == (False, True), answer
         assert not witness(airflow.folder).exists()
+
+
+def test_the_form_of_a_connection_and_its_button(airflow):
+    """The form has the fields; a test uses another connection that Airflow stores. No secret is in an answer or a log."""
+    _, told = airflow.ask("/auth/token", body={"username": EDITOR, "password": PASSWORD})
+    editor = Airflow(airflow.pages, airflow.folder)
+    editor.token = told["access_token"]
+    with running(Options()) as cluster:
+        inline = {"kube_config": kubeconfig(cluster.url, INLINE), "namespace": "default"}
+        prod = {"connection_id": "prod", "conn_type": "kubernetes", "extra": json.dumps(inline)}
+        assert editor.ask("/api/v2/connections", body=prod)[0] == 201
+        extra = json.dumps({"platform": "kubernetes", "kubernetes_conn_id": "prod"})
+        answers = [
+            editor.ask("/api/v2/connections/test", body={"connection_id": name, "conn_type": "rallypoint", **fields})
+            for name, fields in {
+                "a": {"password": cluster.admin_token, "extra": extra},
+                "b": {"extra": extra},
+                "c": {"extra": json.dumps({"platform": "slurm"})},
+            }.items()
+        ]
+    assert [status for status, _ in answers] == [200] * 3, answers
+    right, unknown, wrong = (answer for _, answer in answers)
+    assert right["status"] is True, right
+    assert right["message"].startswith("Connection works: jobs run on the cluster, in namespace default")
+    assert (unknown["status"], wrong["status"]) == (False, False)
+    assert "the API server rejected the credentials" in unknown["message"]
+    assert ("platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s") in wrong["message"]
+
+    _, forms = editor.ask("/ui/connections/hook_meta")
+    (form,) = [each for each in forms if each["connection_type"] == "rallypoint"]
+    fields, standard = form["extra_fields"], form["standard_fields"]
+    assert fields["platform"]["schema"]["enum"] == ["local", "kubernetes", "ray"]
+    assert (standard["password"]["title"], standard["host"]["hidden"]) == ("Token", True)
+    printed = output(airflow.folder).read_text()
+    assert [secret for secret in (cluster.admin_token, INLINE) if secret in f"{answers} {forms} {printed}"] == []
 
 
 def test_a_task_without_a_job_says_so(airflow):

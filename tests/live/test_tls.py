@@ -162,9 +162,14 @@ def test_another_runs_certificate_is_refused(by_hand: Agents) -> None:
 @pytest.mark.parametrize(
     ("value", "why"),
     [
-        pytest.param("on", "tls: 'on' is not allowed; expected off, auto, or {secret: NAME}", id="no such word"),
-        pytest.param({"secret": "No Name"}, "tls: ", id="no name of a Secret"),
-        pytest.param({"secrets": "x"}, "tls: ", id="no such key"),
+        pytest.param(
+            "on",
+            "tls: 'on' is not allowed; expected off, auto, or {secret: NAME}",
+            id="no such word",
+            marks=pytest.mark.extended,
+        ),
+        pytest.param({"secret": "No Name"}, "tls: ", id="no name of a Secret", marks=pytest.mark.extended),
+        pytest.param({"secrets": "x"}, "tls: ", id="no such key", marks=pytest.mark.extended),
         pytest.param(
             {"secret": "mine"}, "the local backend has no Kubernetes Secrets; expected off or auto", id="no Secret here"
         ),

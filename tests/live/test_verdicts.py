@@ -106,7 +106,7 @@ def test_an_extension_that_answers_global_resets_the_job_once(tmp_path: Path, ho
 @pytest.mark.parametrize(
     ("name", "why"),
     [
-        pytest.param("no_such_module::X", "cannot import module no_such_module", id="module"),
+        pytest.param("no_such_module::X", "cannot import module no_such_module", id="module", marks=pytest.mark.extended),
         pytest.param("my_failover::Nobody", "has no class Nobody", id="class"),
         pytest.param("my_failover::FailoverExtension", "without arguments", id="abstract"),
     ],

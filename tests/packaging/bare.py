@@ -20,6 +20,8 @@ from packaging.requirements import Requirement
 
 __all__ = ["Bare", "Result", "bare", "closure"]
 
+CACHE = "__pycache__"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
@@ -61,7 +63,7 @@ def bare(root: Path, wheel: Path, extra: str) -> Bare:
     for distribution in closure(wanted):
         _link(distribution, made.site_packages)
     pip = [sys.executable, "-m", "pip", "--python", str(root / "bin" / "python"), "--disable-pip-version-check"]
-    subprocess.run([*pip, "install", "--quiet", "--no-deps", "--no-index", wheel], check=True)
+    subprocess.run([*pip, "install", "--quiet", "--no-compile", "--no-deps", "--no-index", wheel], check=True)
     return made
 
 
@@ -97,10 +99,16 @@ def _normal(name: str) -> str:
 
 
 def _link(distribution: importlib.metadata.Distribution, target: Path) -> None:
-    """Link the files below site-packages; scripts live elsewhere, start lines (.pth) act on the whole environment."""
+    """Link the files below site-packages; scripts live elsewhere, start lines (.pth) act on the whole environment.
+
+    Compiled files are linked by their folder: torch alone would take as long to compile as all tests here take.
+    """
     for file in distribution.files or ():
-        if ".." in file.parts or file.suffix == ".pth":
+        if ".." in file.parts or file.suffix in {".pth", ".pyc"}:
             continue
-        link = target.joinpath(*file.parts)
+        link, real = target.joinpath(*file.parts), Path(str(distribution.locate_file(file)))
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(Path(str(distribution.locate_file(file))))
+        link.symlink_to(real)
+        compiled, cache = real.parent / CACHE, link.parent / CACHE
+        if real.suffix == ".py" and link.parent != target and compiled.is_dir() and not cache.exists():
+            cache.symlink_to(compiled)

@@ -46,7 +46,8 @@ def run_dag() -> str:
 
 async def serve() -> None:
     """Serve Airflow's own application until the standard input is closed."""
-    # As `airflow api-server` does: it alone imports this.
+    # As `airflow api-server` does: it alone imports this, and reads connections from the database.
+    os.environ["_AIRFLOW_PROCESS_CONTEXT"] = "server"
     from airflow.api_fastapi.main import app
 
     listening = socket.create_server(("127.0.0.1", 0))

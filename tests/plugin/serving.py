@@ -9,7 +9,9 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["ROOT", "airflow_env", "serving"]
+from tests.waiting import eventually
+
+__all__ = ["ROOT", "airflow_env", "output", "serving"]
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,18 +32,19 @@ def airflow_env(folder: Path, **more: str) -> dict[str, str]:
 @contextlib.contextmanager
 def serving(folder: Path, module: str = "tests.plugin.server", *args: str, **more: str) -> Iterator[str]:
     """Serve in a process of its own, and give the address of its root; `more` are variables of its environment."""
-    process = subprocess.Popen(
-        [sys.executable, "-W", "ignore", "-m", module, *args],
-        cwd=ROOT,
-        env=airflow_env(folder, **more),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
+    folder.mkdir(exist_ok=True)
+    with output(folder).open("wb") as stream:
+        process = subprocess.Popen(
+            [sys.executable, "-W", "ignore", "-m", module, *args],
+            cwd=ROOT,
+            env=airflow_env(folder, **more),
+            stdin=subprocess.PIPE,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+        )
     assert process.stdin is not None
-    assert process.stdout is not None
     try:
-        yield f"http://127.0.0.1:{_port(process)}"
+        yield f"http://127.0.0.1:{_port(process, output(folder))}"
     finally:
         process.stdin.close()
         try:
@@ -49,12 +52,20 @@ def serving(folder: Path, module: str = "tests.plugin.server", *args: str, **mor
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-        process.stdout.close()
 
 
-def _port(process: subprocess.Popen[str]) -> int:
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.strip().isdigit():
-            return int(line)
-    raise AssertionError(f"the server ended with {process.wait()} before it told its port")
+def output(folder: Path) -> Path:
+    """Return the file that has what the process prints."""
+    return folder / "server.txt"
+
+
+def _port(process: subprocess.Popen[bytes], printed: Path) -> int:
+    """Return the port, which the server prints on a line of its own when it listens."""
+
+    def found() -> int | None:
+        code, lines = process.poll(), printed.read_text().splitlines(keepends=True)
+        port = next((int(line) for line in lines if line.endswith("\n") and line.strip().isdigit()), None)
+        assert port or code is None, f"the server ended with {code} before it told its port:\n{printed.read_text()}"
+        return port
+
+    return eventually(found, timeout=120.0, why=lambda: f"the server should tell its port: {printed.read_text()}")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from tests.live.light import without_torch
 from tests.plugin import hostile_notes
 from tests.plugin.browser import Tab
 from tests.plugin.serving import serving
@@ -54,6 +55,7 @@ def airflow_with_a_run(folder: Path) -> Iterator[AirflowPages]:
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:viewer,{EDITOR}:op",
         "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
         "AIRFLOW__API_AUTH__JWT_SECRET": "a secret that is long enough for every algorithm there is, and then some",
+        "PYTHONPATH": without_torch(folder),
         "RALLYPOINT_HOME": str(folder / "home"),
         "TEST_FOLDER": str(folder),
     }

@@ -29,6 +29,7 @@ def succeeds(job: RolesJob) -> None:
     assert record.phase.value == "Succeeded", job.tell()
 
 
+@pytest.mark.extended
 def test_an_instance_of_a_simple_role(place: Path, home: Path) -> None:
     """Only it begins its next life; all others keep their processes."""
     job, before = started(place, home)

@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, settings
 from rallypoint.agent.repeated_lines import RepeatedLines
 from rallypoint.wire import env
 from tests.leftovers import marked_with
+from tests.scale import sized
 from tests.waiting import eventually
 
 LIVE = Path(__file__).parent / "live"
@@ -66,7 +67,13 @@ LONG = (
 LEAVE = 5.0
 
 # No deadline: how long an example takes says something about the machine, not about the code.
-settings.register_profile("rallypoint", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "rallypoint",
+    deadline=None,
+    max_examples=sized(100, 50),
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("rallypoint")
 
 

@@ -14,6 +14,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit
 from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Regroup, Stop
 from rallypoint.wire.status import JobStatus, Outcome
+from tests.scale import sized
 
 
 @dataclass
@@ -148,7 +149,7 @@ EVENTS = ("start", "report", "report", "lost answer", "worker dies", "workers en
 traces = st.lists(st.tuples(st.sampled_from((*EVENTS, "coordinator dies")), st.integers(0, 3)), max_size=60)
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=sized(400, 120))
 @given(limits, traces)
 def test_one_world_at_a_time(settings_: Settings, trace: list[tuple[str, int]]) -> None:
     """Bounds, units, ranks and budgets hold at every moment, and never do two whole worlds train."""
@@ -157,7 +158,7 @@ def test_one_world_at_a_time(settings_: Settings, trace: list[tuple[str, int]]) 
         cluster.happen(event, node)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=sized(200, 60))
 @given(limits, traces)
 def test_a_healthy_cluster_always_comes_to_an_end(settings_: Settings, trace: list[tuple[str, int]]) -> None:
     """Once nothing breaks any more, every agent is told a verdict: nobody waits for ever."""

@@ -15,6 +15,7 @@ from rallypoint.supervision.record import Attempt, JobRecord
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.status import JobState, JobStatus
+from tests.scale import sized
 
 RECORD = dataclasses.replace(
     JobRecord.new(name="j", uid="u", digest="d", owner="o", now=1.0),
@@ -50,7 +51,7 @@ INCIDENTS = st.lists(
 
 
 @given(INCIDENTS)
-@settings(max_examples=200)
+@settings(max_examples=sized(200, 60))
 def test_each_moment_is_lost_to_the_first_of_its_kinds(found):
     """Spans that overlap, contain each other, begin together or end before they begin."""
     incidents = [incident(number, *one) for number, one in enumerate(found)]

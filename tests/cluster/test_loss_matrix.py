@@ -70,7 +70,8 @@ async def place(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
             yield site, hands
 
 
-@pytest.mark.parametrize("part", [pytest.param("coordinator", marks=pytest.mark.extended), "node"])
+@pytest.mark.extended
+@pytest.mark.parametrize("part", ["coordinator", "node"])
 async def test_the_power_of_a_machine_fails(place: tuple[ClusterSite, Machines], part: str) -> None:
     """Training goes on without a reset, and the machine is usable again once it is back."""
     site, machines = place

@@ -69,6 +69,7 @@ async def test_pending_rounds_lead_up_to_the_whole_job(place: ClusterSite, emula
     assert (ended.phase, len(ended.charges)) == (Phase.SUCCEEDED, 0)
 
 
+@pytest.mark.extended
 async def test_a_pod_that_is_placed_in_time_leads_to_nothing_more(place: ClusterSite, emulator: Running) -> None:
     """The checks end when the replaced pod runs: the job is not restarted."""
     wanted = spec(place, {"pod-rescheduling": "on"}, mindcluster={"pending_rounds": 60, "pending_interval": "1s"})

@@ -107,6 +107,11 @@ class Job:
 
         return eventually(released, timeout=timeout, why=self.tell)
 
+    def discard(self) -> None:
+        """Delete the job, unless it has ended or was deleted: then it holds nothing."""
+        if self.place.exists() and not self.record.released:
+            cli("delete", self.name, check=False)
+
     def tell(self) -> str:
         """Return the job's story, for a test that fails."""
         log, record = self.place / "supervisor.log", self.place / "record.json"

@@ -16,7 +16,7 @@ import pytest
 
 from rallypoint.provider.naming import default_name
 from rallypoint.wire.status import JobStatus
-from tests.live.jobs import Job, cli
+from tests.live.jobs import Job
 from tests.live.light import without_torch
 from tests.waiting import PATIENCE, eventually
 
@@ -27,7 +27,7 @@ def job(tmp_path: Path, home: Path) -> Iterator[Job]:
     name = default_name(dag_id="nightly", run_id="manual__1", task_id="train", map_index=-1)
     job = Job(folder=tmp_path, home=home, name=name)
     yield job
-    cli("delete", job.name, check=False)
+    job.discard()
 
 
 @pytest.fixture

@@ -39,6 +39,7 @@ def alone(entry: str) -> TrainBuilder[JobBuilder]:
 
 def test_a_function_runs_in_the_process_group_of_its_role(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the configuration; its submission returns 0. A second one in the same process works, too."""
+    light = os.environ["PYTHONPATH"]
     monkeypatch.setenv("PYTHONPATH", str(SCRIPTS))
     job = training("role_jobs.report").nnodes(2).nproc_per_node(1).build()
 
@@ -46,6 +47,7 @@ def test_a_function_runs_in_the_process_group_of_its_role(place: Path, monkeypat
 
     found = [json.loads((place / f"rank-{rank}.json").read_text()) for rank in range(2)]
     assert found == [{"config": {"lr": 1e-5, "steps": 3}, "argv": ["role_jobs:report"], "world": 2, "extra": "1"}] * 2
+    monkeypatch.setenv("PYTHONPATH", light)
     assert alone("role_jobs.report").build().submit("alone", job_max_restart=0) == 0
     assert json.loads((place / "rank-0.json").read_text())["world"] == 1
 

@@ -8,25 +8,25 @@ import sys
 import pytest
 
 from tests.live.agent_processes import ROOT
-from tests.scale import sized
 from tests.waiting import PATIENCE
 
 
+@pytest.mark.extended
 @pytest.mark.timeout(180 * PATIENCE)
 def test_random_faults_cost_no_bit() -> None:
-    """Three jobs of four faults (one of two in `make test`) end with the weights of the undisturbed run, or as budgets say."""
+    """Three jobs of four faults end with the weights of the undisturbed run, or as budgets say."""
     command = [
         sys.executable,
         "-m",
         "tests.soak.chaos",
         "--faults",
-        str(sized(12, 2)),
+        "12",
         "--seed",
         "7",
         "--per-job",
         "5",
         "--steps",
-        str(sized(150, 60)),
+        "150",
     ]
     done = subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=120 * PATIENCE, check=False

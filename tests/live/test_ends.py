@@ -70,6 +70,7 @@ def test_ctrl_c_of_watch_leaves_the_job_running(tmp_path: Path, home: Path) -> N
     cli("delete", job.name)
 
 
+@pytest.mark.extended
 def test_deleting_leaves_nothing(tmp_path: Path, home: Path) -> None:
     """No process, no file, and the name is free again."""
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2, nproc_per_node=2).submit()
@@ -176,6 +177,7 @@ def test_a_disk_for_logs_that_fills_up(tmp_path: Path, home: Path) -> None:
     eventually(lambda: not job.processes(), why="the detached supervisor goes last")
 
 
+@pytest.mark.extended
 def test_a_home_that_fills_up(tmp_path: Path, home: Path) -> None:
     """A job whose logs have filled the disk of everything can be deleted all the same, and leaves nothing behind."""
     disk = tmp_path / "disk"

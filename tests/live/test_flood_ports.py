@@ -84,7 +84,8 @@ def test_a_killed_worker_of_a_job_with_tls_trains_again(job: Agents, kind: str, 
     ends_well(job)
 
 
-@pytest.mark.parametrize("kind", [pytest.param("http", marks=pytest.mark.extended), "grpc"])
+@pytest.mark.extended
+@pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_a_new_agent_with_a_certificate_comes_in(job: Agents, kind: str) -> None:
     """It shakes hands among strangers who begin handshakes and end none: a replaced node joins."""
     nodes = with_tls(job, kind, nodes=2)

@@ -28,7 +28,7 @@ def job(tmp_path: Path, home: Path, light: None) -> Iterator[Job]:
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nproc_per_node=2, **LEASE).submit()
     job.trains(ranks=2, beyond=5)
     yield job
-    cli("delete", job.name, check=False)
+    job.discard()
 
 
 @pytest.mark.parametrize(

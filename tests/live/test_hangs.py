@@ -82,7 +82,6 @@ def test_a_hang_is_found_and_the_workers_start_again(tmp_path: Path, home: Path,
     assert incident.healed_at is not None
     said = cli("explain", counter.name, "--incident", 1).stdout
     assert said.index("rank 1 (the others wait for it)") < said.index("rank 0: ")
-    cli("delete", counter.name)
 
 
 @pytest.mark.extended
@@ -103,7 +102,6 @@ def test_notify_tells_and_touches_nothing(tmp_path: Path, home: Path) -> None:
     record = counter.ends()
 
     assert (record.phase, hang_of(record).healed_at is not None) == (Phase.SUCCEEDED, True)
-    cli("delete", counter.name)
 
 
 @pytest.mark.extended

@@ -52,7 +52,8 @@ AFTER = {
 }
 
 
-@pytest.mark.parametrize("package", ["transformers", pytest.param("lightning", marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("package", ["transformers", "lightning"])
 def test_an_example_trains_without_an_agent_too(package: str, tmp_path: Path) -> None:
     """Each stands by itself under plain python, where there are no faults to live through."""
     examples = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)

@@ -23,7 +23,7 @@ def job(tmp_path: Path, home: Path, light: None) -> Iterator[Job]:
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2, nproc_per_node=2).submit()
     job.trains(ranks=4, beyond=10)
     yield job
-    cli("delete", job.name, check=False)
+    job.discard()
 
 
 def pids(status: JobStatus) -> dict[int, int]:
@@ -113,7 +113,6 @@ def test_a_node(tmp_path: Path, home: Path, light: None) -> None:
     assert len(lost) == 1
     assert lost[0].id.node == 1
     assert lost[0].healed_at is not None
-    cli("delete", job.name)
 
 
 @pytest.mark.extended
@@ -136,7 +135,6 @@ def test_a_node_in_the_middle_of_a_collective(tmp_path: Path, home: Path) -> Non
     assert record.phase is Phase.SUCCEEDED, job.tell()
     assert {i.cause for i in record.incidents} <= {Cause.NODE, Cause.SCALE}
     assert sum(1 for i in record.incidents if i.cause is Cause.NODE) == 1
-    cli("delete", job.name)
 
 
 @pytest.mark.extended

@@ -275,6 +275,7 @@ def test_elastic_wait_and_the_pod_that_comes_back(tmp_path: Path, home: Path) ->
     assert job.ends().phase is Phase.SUCCEEDED
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_a_pause_by_the_user_leaves_the_scheduler(tmp_path: Path, home: Path) -> None:
     """process-recover-enable: pause switches every strategy off but exit: the lost pod costs the whole job."""

@@ -42,7 +42,7 @@ def rallypoint(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     "case",
     [
         pytest.param(Case(nodes=2), id="two that are well", marks=pytest.mark.extended),
-        pytest.param(Case(nodes=3, ill={1: "network"}), id="one of three is broken"),
+        pytest.param(Case(nodes=3, ill={1: "network"}), id="one of three is broken", marks=pytest.mark.extended),
         pytest.param(Case(nodes=5, ill={0: "slow-network", 3: "lost"}), id="one is slow and one broken"),
     ],
 )

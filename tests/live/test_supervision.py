@@ -61,7 +61,6 @@ def test_a_node_that_hangs_is_lost_by_its_lease(tmp_path: Path, home: Path) -> N
     job.may_end()
     record = job.ends()
     assert (record.phase, record.retries) == (Phase.SUCCEEDED, 0)
-    cli("delete", job.name)
 
 
 @pytest.mark.extended
@@ -100,4 +99,3 @@ def test_everything_vanishes_at_once(tmp_path: Path, home: Path) -> None:
     assert (record.progress.step or 0) >= (after.progress.step or 0)
     assert record.progress.resumed_from is not None
     assert record.progress.resumed_from >= (before.progress.step or 0)
-    cli("delete", job.name)

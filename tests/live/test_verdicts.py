@@ -49,10 +49,9 @@ def job(folder: Path, home: Path, *args: object, tolerance: dict[str, Any], **fi
 
 
 def ended(job: Job) -> JobRecord:
-    job.submit()
-    record = job.ends()
-    cli("delete", job.name)
-    return record
+    """Supervise the job in the process that submits it; return its last record."""
+    cli("submit", job.folder / "job.json", "--supervise", "here", check=False)
+    return job.ends()
 
 
 def test_a_terminal_exit_code_ends_the_job_at_once(tmp_path: Path, home: Path) -> None:
@@ -75,7 +74,6 @@ def test_a_rule_sends_a_node_away_and_another_takes_its_place(tmp_path: Path, ho
     assert {(m.node, m.incarnation) for m in status.world} == {(0, 1), (1, 2)}
     (tmp_path / "checkpoints" / "enough").touch()
     record = sent.ends()
-    cli("delete", sent.name)
     assert (record.phase, record.attempt) == (Phase.SUCCEEDED, 1)
     [incident] = [i for i in record.incidents if i.cause is Cause.NODE]
     assert (incident.answer, incident.id.node) == (Answer.RETRY_ELSEWHERE, 1)

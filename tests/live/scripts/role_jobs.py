@@ -15,14 +15,21 @@ FOLDER = Path(os.environ.get("ROLE_JOBS_FOLDER", "."))
 
 def report() -> None:
     """Leave a file for each rank: its configuration, its place, and the sum over the process group."""
+    found = {"config": job_config(), "argv": sys.argv, "world": _ranks(), "extra": os.environ.get("EXTRA", "")}
+    (FOLDER / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
+
+
+def _ranks() -> int:
+    """Return how many ranks add up in the process group: 1 where there is none, and torch was not imported to make one."""
+    if "torch" not in sys.modules:
+        return 1
     import torch
     from torch import distributed as dist
 
     total = torch.ones(1)
     if dist.is_initialized():
         dist.all_reduce(total)
-    found = {"config": job_config(), "argv": sys.argv, "world": int(total.item()), "extra": os.environ.get("EXTRA", "")}
-    (FOLDER / f"rank-{os.environ['RANK']}.json").write_text(json.dumps(found))
+    return int(total.item())
 
 
 class Trainer:

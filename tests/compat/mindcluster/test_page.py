@@ -6,7 +6,7 @@ import ast
 import re
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[3]
 DEFAULT = "tests/live/test_mindcluster.py"
 WHOLE = (DEFAULT, "tests/live/test_mindcluster_words.py", "tests/cluster/test_mindcluster.py")
 

@@ -46,10 +46,10 @@ async def stage(tmp_path, home):
 class Driven:
     """A job that is supervised, and its last snapshot."""
 
-    def __init__(self, stage, backend):
+    def __init__(self, stage, backend, poll=None):
         self.stage, self.backend = stage, backend
         self.snapshot: Any = None
-        self.task = asyncio.create_task(supervise(backend, "digits", holder="test", on_turn=self._on_turn))
+        self.task = asyncio.create_task(supervise(backend, "digits", holder="test", on_turn=self._on_turn, poll=poll))
 
     def _on_turn(self, snapshot):
         self.snapshot = snapshot
@@ -80,9 +80,10 @@ class Driven:
 
 
 @contextlib.asynccontextmanager
-async def driven(stage, **fields):
-    await stage.backend.submit(stage.backend.plan(stage.job(**{**FOUR, **fields})), owner="ann")
-    job = Driven(stage, stage.backend)
+async def driven(stage, *, poll=None):
+    """Submit a job and supervise it. `poll`: seconds between two looks at another supervisor, by default the backend's."""
+    await stage.backend.submit(stage.backend.plan(stage.job(**FOUR)), owner="ann")
+    job = Driven(stage, stage.backend, poll)
     try:
         yield job
     finally:
@@ -190,7 +191,7 @@ async def test_a_killed_supervisor_is_followed_by_the_next(stage):
     with pytest.raises(HeldError, match="ghost"):
         async with stage.backend.hold("digits", holder="test"):
             pytest.fail("it was taken from somebody who may live")
-    job = Driven(stage, stage.backend)
+    job = Driven(stage, stage.backend, poll=0.5)
     try:
         await job.until(lambda _: job.snapshot.supervising)
         left = [item["metadata"]["name"] for item in stage.ask("GET", leases)["items"]]
@@ -201,7 +202,7 @@ async def test_a_killed_supervisor_is_followed_by_the_next(stage):
 
 async def test_a_supervisor_that_slept_too_long_lets_go(stage):
     """It finds another's name in its place, looks on, and takes the job up again only when that one is gone."""
-    async with driven(stage) as job:
+    async with driven(stage, poll=0.5) as job:
         await job.runs()
         before = uids(stage)
         name_holder(stage, "somebody-else")  # who has no Lease: it is gone by now

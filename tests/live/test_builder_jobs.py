@@ -32,7 +32,7 @@ def training(entry: str) -> TrainBuilder[JobBuilder]:
     return JobBuilder().device_type("CPU").config({"lr": 1e-5, "steps": 3}).global_env({"EXTRA": 1}).train(entry)
 
 
-def alone(entry: str) -> TrainBuilder[JobBuilder]:
+def alone(entry: str) -> JobBuilder:
     """The same without a process group, for which it would need torch."""
     return training(entry).no_setup_process_group()
 

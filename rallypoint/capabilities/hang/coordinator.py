@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from rallypoint.capabilities.base import CoordinatorCapability, Effect, RestartWorkers, RoundView
 from rallypoint.capabilities.hang import rounds
-from rallypoint.capabilities.hang.scene import HangSettings, Scene, State
+from rallypoint.capabilities.hang.state import HangSettings, HangStep, State
 from rallypoint.capabilities.hang.watch import PACE, doubted
 from rallypoint.capabilities.hang.wire import ReplySection, StatusSection
 from rallypoint.wire.messages import AgentReport
@@ -74,8 +74,8 @@ class HangDetection(CoordinatorCapability[State]):
         """Return the suspected or confirmed hang, the learned durations and the last sign of life."""
         return StatusSection(hang=state.hang, learned=state.learned, lively_at=state.lively_at)
 
-    def _scene(self, state: State, view: RoundView) -> Scene:
-        return Scene(own=state, view=view, settings=self._settings)
+    def _scene(self, state: State, view: RoundView) -> HangStep:
+        return HangStep(own=state, view=view, settings=self._settings)
 
 
 def create(plan: Plan) -> HangDetection:

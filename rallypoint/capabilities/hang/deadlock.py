@@ -264,7 +264,7 @@ def decide(*, clock: Clock, found: Deadlock | None, before: Deadlock | None, pla
     Args:
         clock: the one that has expired.
         found: the positive evidence of this look; `before` that of the look before it, within the same silence.
-        plausible: the ranks look as if they wait (`doubt.borne_out`): without it nothing is told before `hang_downtime`.
+        plausible: the ranks seem to wait (`plausibility.looks_hung`); if not, nothing is published before `hang_downtime`.
     """
     if clock is Clock.DOWNTIME:
         return Decision.ACT

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import dataclasses
 
-from rallypoint.capabilities.hang import known as hang_known
+from rallypoint.capabilities.hang import published_durations
 from rallypoint.capabilities.hang import watch as hang
 from rallypoint.capabilities.hang.blame import Ranks, blame, far, waits
 from rallypoint.capabilities.hang.deadlock import Clock, Deadlock, Decision, decide, evidence_of, find_deadlock
 from rallypoint.capabilities.hang.description import groups, place
 from rallypoint.capabilities.hang.description import places as places_of
-from rallypoint.capabilities.hang.doubt import borne_out
-from rallypoint.capabilities.hang.scene import Inquiry, Scene, State
+from rallypoint.capabilities.hang.plausibility import looks_hung
+from rallypoint.capabilities.hang.state import HangStep, Inquiry, State
 from rallypoint.capabilities.hang.watch import Watch
 from rallypoint.capabilities.hang.wire import ReportSection, StatusSection
 from rallypoint.wire.hang import Hang, HangState, RankSeen
@@ -67,7 +67,7 @@ def restored(state: State, published: JobStatus, now: float) -> State:
 # --- What is heard ---------------------------------------------------------------------------------------------------------
 
 
-def heard(state: Scene, before: AgentReport | None, report: AgentReport, now: float) -> Scene:
+def heard(state: HangStep, before: AgentReport | None, report: AgentReport, now: float) -> HangStep:
     """Return the scene after a report of an agent; `before` is the previous report of the same agent."""
     view, round_ = state.view, state.view.fence.round
     if view.state is not JobState.RUNNING or report.round != round_ or report.state is not AgentState.RUNNING:
@@ -83,22 +83,22 @@ def heard(state: Scene, before: AgentReport | None, report: AgentReport, now: fl
     if state.settings.hang_downtime <= 0:
         return state
     watch = state.own.watch if state.own.watch.round == round_ else Watch.fresh(round_, now)
-    state = hang_known.renewed(state, now)
+    state = published_durations.renewed(state, now)
     # Where there is life nobody else has to be heard, and most reports tell of life.
     expected = frozenset() if sign.life else _expected(state)
-    judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: hang_known.bound_of(state))
+    judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: published_durations.silence_limit(state))
     state = _told(state.having(watch=judged), now)
     return _found(state, report)
 
 
-def _expected(state: Scene) -> frozenset[str]:
+def _expected(state: HangStep) -> frozenset[str]:
     """Return the agents of the world whose workers have not all ended well."""
     round_ = state.view.fence.round
     done = {r.agent for _, r in state.view.members() if r.state is AgentState.DONE and r.round == round_}
     return frozenset(member.agent for member in state.view.world) - done
 
 
-def _told(state: Scene, now: float) -> Scene:
+def _told(state: HangStep, now: float) -> HangStep:
     """Tell what is thought of the world now, where that is something else than before."""
     watch, known = state.own.watch, state.own.hang
     if watch.state is None:
@@ -115,21 +115,21 @@ def _told(state: Scene, now: float) -> Scene:
     return state
 
 
-def _doubt_told(state: Scene, reason: str) -> Scene:
+def _doubt_told(state: HangStep, reason: str) -> HangStep:
     """Return the state with a doubt in its story, once in a silence."""
     return state if _is_told(state) else state.event("hang-doubt", reason)
 
 
-def _is_told(state: Scene) -> bool:
+def _is_told(state: HangStep) -> bool:
     """Return whether the events have the present silence."""
     return state.own.told_in == state.view.fence.round
 
 
-def _half(state: Scene) -> float:
+def _half(state: HangStep) -> float:
     return state.settings.hang_downtime / 2
 
 
-def _over(state: Scene, known: Hang, now: float) -> Scene:
+def _over(state: HangStep, known: Hang, now: float) -> HangStep:
     """Take a doubt or a verdict back: somebody showed a sign of life."""
     state = state.having(hang=None, inquiry=None).healed(known.incident)
     if not _is_told(state):
@@ -138,7 +138,7 @@ def _over(state: Scene, known: Hang, now: float) -> Scene:
     return state.event("hang-over", f"training continues after {quiet} without progress")
 
 
-def _found(state: Scene, report: AgentReport) -> Scene:
+def _found(state: HangStep, report: AgentReport) -> HangStep:
     """Keep what an agent has found for the inquiry that runs."""
     inquiry, evidence = state.own.inquiry, ReportSection.of(report).evidence
     if inquiry is None or evidence is None or (evidence.round, evidence.number) != (report.round, inquiry.number):
@@ -149,10 +149,10 @@ def _found(state: Scene, report: AgentReport) -> Scene:
 # --- What follows ----------------------------------------------------------------------------------------------------------
 
 
-def tidied(state: Scene, now: float) -> Scene:
+def tidied(state: HangStep, now: float) -> HangStep:
     """Return the scene without the data of a round that is over; a verdict stays until the next round runs."""
     view, round_ = state.view, state.view.fence.round
-    state = hang_known.handed_on(state)
+    state = published_durations.carried_over(state)
     if state.own.lively_in != round_:
         state = state.having(lively_at=now, lively_in=round_)
     if state.own.inquiry is not None and view.state is not JobState.RUNNING:
@@ -164,7 +164,7 @@ def tidied(state: Scene, now: float) -> Scene:
     return state if stays else state.having(hang=None)
 
 
-def concluded(state: Scene, now: float) -> tuple[Scene, Incident | None]:
+def concluded(state: HangStep, now: float) -> tuple[HangStep, Incident | None]:
     """Give the verdict that is due; the incident is returned where it asks for a restart."""
     inquiry, doubt = state.own.inquiry, state.own.hang
     if inquiry is None or doubt is None or state.view.state is not JobState.RUNNING:
@@ -174,7 +174,7 @@ def concluded(state: Scene, now: float) -> tuple[Scene, Incident | None]:
     ranks = _ranks(state, inquiry)
     found = find_deadlock(evidence_of(ranks))
     clock = Clock.LEARNED if state.own.watch.learned else Clock.DOWNTIME
-    decision = decide(clock=clock, found=found, before=state.own.watch.found, plausible=borne_out(ranks))
+    decision = decide(clock=clock, found=found, before=state.own.watch.found, plausible=looks_hung(ranks))
     if decision is Decision.ACT:
         return _acted(state, doubt, inquiry, found, now)
     state = state.having(inquiry=None)
@@ -185,7 +185,9 @@ def concluded(state: Scene, now: float) -> tuple[Scene, Incident | None]:
     return state.having(watch=hang.to_look_again(state.own.watch)), None
 
 
-def _acted(state: Scene, doubt: Hang, inquiry: Inquiry, found: Deadlock | None, now: float) -> tuple[Scene, Incident | None]:
+def _acted(
+    state: HangStep, doubt: Hang, inquiry: Inquiry, found: Deadlock | None, now: float
+) -> tuple[HangStep, Incident | None]:
     """Give the verdict, and do what `hang_detection` asks for."""
     told = _incident(state, inquiry, _why(state), now, found)
     action = state.settings.hang_detection
@@ -198,7 +200,7 @@ def _acted(state: Scene, doubt: Hang, inquiry: Inquiry, found: Deadlock | None, 
     return state, told
 
 
-def _notified(state: Scene, doubt: Hang, inquiry: Inquiry, now: float) -> Scene:
+def _notified(state: HangStep, doubt: Hang, inquiry: Inquiry, now: float) -> HangStep:
     """Tell of a silence without positive evidence: an incident, once, that restarts nothing."""
     told = dataclasses.replace(_incident(state, inquiry, f"{_learned(state)}; no positive evidence", now), answer=None)
     if doubt.incident is None:
@@ -209,7 +211,7 @@ def _notified(state: Scene, doubt: Hang, inquiry: Inquiry, now: float) -> Scene:
     return _doubt_told(state, f"{told.reason}; {_later(state)}") if long else state
 
 
-def _given(state: Scene, doubt: Hang, inquiry: Inquiry, told: Incident, level: HangState, now: float) -> Scene:
+def _given(state: HangStep, doubt: Hang, inquiry: Inquiry, told: Incident, level: HangState, now: float) -> HangStep:
     given = dataclasses.replace(
         doubt,
         state=level,
@@ -221,7 +223,7 @@ def _given(state: Scene, doubt: Hang, inquiry: Inquiry, told: Incident, level: H
     return state.having(hang=given, inquiry=None)
 
 
-def _ranks(state: Scene, inquiry: Inquiry) -> Ranks:
+def _ranks(state: HangStep, inquiry: Inquiry) -> Ranks:
     """Return what was found, by rank of the world; nodes whose workers have all ended well are not asked."""
     waited_for, ranks = _expected(state), dict[int, RankSeen]()
     for member in state.view.world:
@@ -233,7 +235,7 @@ def _ranks(state: Scene, inquiry: Inquiry) -> Ranks:
     return ranks
 
 
-def _incident(state: Scene, inquiry: Inquiry, why: str, now: float, found: Deadlock | None = None) -> Incident:
+def _incident(state: HangStep, inquiry: Inquiry, why: str, now: float, found: Deadlock | None = None) -> Incident:
     ranks = _ranks(state, inquiry)
     culprits = blame(ranks)
     culprit = _culprit(state, inquiry, ranks[culprits[0]], culprits[0], now) if culprits else None
@@ -265,26 +267,26 @@ def _silence(watch: Watch) -> str:
     return f"no progress of any rank for {_span(max(watch.quiet, watch.brisk))}"
 
 
-def _why(state: Scene) -> str:
+def _why(state: HangStep) -> str:
     """Return why there is a verdict."""
     if not state.own.watch.learned:
         return f"hang_downtime {_span(state.settings.hang_downtime)}"
     return f"{_learned(state)}; positive evidence"
 
 
-def _learned(state: Scene) -> str:
+def _learned(state: HangStep) -> str:
     known = state.own.watch.bound
     phase = "" if known.phase is None else known.phase.value
     return f"{phase} usually takes {_span(known.usual)}; limit learned from this: {_span(known.seconds)}"
 
 
-def _later(state: Scene) -> str:
+def _later(state: HangStep) -> str:
     """Return what `hang_downtime` brings."""
     action = "restarted" if state.settings.hang_detection == RECOVER else "reported as hanging"
     return f"the workers are {action} after hang_downtime={_span(state.settings.hang_downtime)} without progress"
 
 
-def _culprit(state: Scene, inquiry: Inquiry, seen: RankSeen, rank: int, now: float) -> Culprit:
+def _culprit(state: HangStep, inquiry: Inquiry, seen: RankSeen, rank: int, now: float) -> Culprit:
     member = next(m for m in state.view.world if m.first_rank <= rank < m.first_rank + m.local_world_size)
     evidence = inquiry.found.get(member.agent)
     return Culprit(
@@ -306,7 +308,7 @@ def _names(ranks: tuple[int, ...]) -> str:
     return f"rank {named}" if len(ranks) == 1 else f"ranks {named}; the first is"
 
 
-def _number(state: Scene) -> int:
+def _number(state: HangStep) -> int:
     """Return the number of the next verdict of the round: an incident of the round has it in its id, and none has 0."""
     mine = (state.view.fence.attempt, state.view.fence.round)
     hangs = (i.id for i in state.view.incidents if i.cause is Cause.HANG)

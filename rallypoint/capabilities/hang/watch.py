@@ -35,7 +35,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from rallypoint.capabilities.hang.deadlock import Deadlock
-from rallypoint.capabilities.hang.learned import Bound
+from rallypoint.capabilities.hang.phase_durations import Bound
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.messages import AgentReport
 from rallypoint.wire.pulse import Phase

@@ -1,4 +1,4 @@
-"""Decide when the nodes are checked, and which nodes leave after a check. Pure; `course.py` is one check.
+"""Decide when the nodes are checked, and which nodes leave after a check. Pure; `check_run.py` is one check.
 
 All nodes that wait are checked together when a round is about to be closed, and somebody among them was not checked yet (at
 first nobody was; later a replacement was not), or a node was lost since. A fault of a process is no reason: the machines are
@@ -25,9 +25,9 @@ from rallypoint.capabilities.base import (
     RestartForming,
     RoundView,
 )
-from rallypoint.capabilities.node_check import course as checking
-from rallypoint.capabilities.node_check.course import Course, Seat, Stage
-from rallypoint.capabilities.node_check.told import every_node, sentence, tell
+from rallypoint.capabilities.node_check import check_run as checking
+from rallypoint.capabilities.node_check.check_run import CheckRun, Seat, Stage
+from rallypoint.capabilities.node_check.result import every_node, sentence, tell
 from rallypoint.capabilities.node_check.wire import PlanSection, ReplySection, ReportSection, StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict, measured
@@ -51,7 +51,7 @@ class State:
         losses: node incidents that were known then.
     """
 
-    course: Course | None = None
+    course: CheckRun | None = None
     told: NodeCheck | None = None
     number: int = 0
     tasks: int = 0
@@ -103,7 +103,7 @@ class NodeChecks(CoordinatorCapability[State]):
         reason = _why(state, view, able)
         if not able or not reason:
             return state, ()
-        course = Course(
+        course = CheckRun(
             number=state.number + 1,
             term=view.fence.term,
             level=settings.check_level,
@@ -154,7 +154,7 @@ class NodeChecks(CoordinatorCapability[State]):
 
     # --- The end of a check ------------------------------------------------------------------------------------------------
 
-    def _concluded(self, state: State, course: Course, view: RoundView, now: float) -> tuple[State, Sequence[Effect]]:
+    def _concluded(self, state: State, course: CheckRun, view: RoundView, now: float) -> tuple[State, Sequence[Effect]]:
         told = tell(course, now)
         if not course.here:  # the next agents are checked from the beginning
             return dataclasses.replace(state, course=None), ()
@@ -169,7 +169,7 @@ class NodeChecks(CoordinatorCapability[State]):
         # The next round, or the wait for a replacement, has all of its time from here.
         return _over(state, course, told, losses), (*lines, *replaced, RestartForming())
 
-    def _replaced(self, course: Course, view: RoundView) -> Iterator[ReplaceNode]:
+    def _replaced(self, course: CheckRun, view: RoundView) -> Iterator[ReplaceNode]:
         """Yield the nodes that did not pass and are still there."""
         bad = {NodeVerdict.FAULT} | ({NodeVerdict.STRAGGLER} if self._settings.exclude_straggler else set())
         for found in every_node(course):
@@ -183,7 +183,7 @@ def create(plan: Plan) -> NodeChecks:
     return NodeChecks(PlanSection.of(plan))
 
 
-def _with(state: State, course: Course, *, number: int | None = None) -> State:
+def _with(state: State, course: CheckRun, *, number: int | None = None) -> State:
     if course is state.course:
         return state
     return dataclasses.replace(state, course=course, tasks=course.task, number=state.number if number is None else number)
@@ -223,12 +223,12 @@ def _seat(peer: ReportedPeer) -> Seat:
     )
 
 
-def _over(state: State, course: Course, told: NodeCheck, losses: frozenset[IncidentId]) -> State:
+def _over(state: State, course: CheckRun, told: NodeCheck, losses: frozenset[IncidentId]) -> State:
     checked = state.checked | {seat.agent for seat in course.seats}
     return dataclasses.replace(state, course=None, told=told, checked=checked, losses=losses)
 
 
-def _replace(seat: Seat, course: Course, found: NodeFound) -> ReplaceNode:
+def _replace(seat: Seat, course: CheckRun, found: NodeFound) -> ReplaceNode:
     return ReplaceNode(
         agent=seat.agent,
         reason=f"node {found.node} on {found.host} did not pass the node check ({found.verdict.value}): {found.reason}",

@@ -16,8 +16,8 @@ from rallypoint.capabilities.base import (
     RestartForming,
     RoundView,
 )
-from rallypoint.capabilities.user_hooks import course
-from rallypoint.capabilities.user_hooks.course import Action, ActionKind, Answer, PreChecks
+from rallypoint.capabilities.user_hooks import pre_checks
+from rallypoint.capabilities.user_hooks.pre_checks import Action, ActionKind, Answer, PreChecks
 from rallypoint.capabilities.user_hooks.wire import PlanSection, StatusSection
 from rallypoint.wire.messages import AgentState
 from rallypoint.wire.plan import Plan, Profile
@@ -63,8 +63,8 @@ class UserHooks(CoordinatorCapability[PreChecks]):
         if not self._ops:
             return PreChecks()
         if published is None or not continues:
-            return course.begun(self._ops)
-        return course.begun(self._ops, StatusSection.of(published).pre_checks, trained=published.fence.round > 0)
+            return pre_checks.begun(self._ops)
+        return pre_checks.begun(self._ops, StatusSection.of(published).pre_checks, trained=published.fence.round > 0)
 
     def holds_round(self, state: PreChecks) -> bool:
         """Return whether operators run."""
@@ -78,7 +78,7 @@ class UserHooks(CoordinatorCapability[PreChecks]):
             return state, (_over(_FINAL, request.message),)
         if not isinstance(request, Answered):
             return state, ()
-        after = course.answered(state, request.index, request.answer, last=request.last)
+        after = pre_checks.answered(state, request.index, request.answer, last=request.last)
         effects = tuple(self._effects(state.told[request.index], after.told[request.index], request.answer, view))
         return after, effects if after.waiting else (*effects, RestartForming())
 

@@ -4,7 +4,7 @@
 Without a line it only tries: exit code 0, or `Exit.CONFIG` and one line on stderr. It knows the standard library alone.
 
 On the line both sides write JSON, a line each. First we say `{"ready": [{"interval": s, "limit": n}, ...]}` or
-`{"error": ...}`. Then `{"index": i, "last": ..., "job": {...}}` is answered by what `course.Answer.of` reads. Who is at the
+`{"error": ...}`. Then `{"index": i, "last": ..., "job": {...}}` is answered by what `pre_checks.Answer.of` reads. Who is at the
 other end may be gone at any time: then we end at once, whatever an operator is doing.
 """
 

@@ -18,7 +18,7 @@ from rallypoint.agent.descriptors import as_started
 from rallypoint.agent.errors import ConfigError
 from rallypoint.capabilities.base import ServiceContext
 from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, facts
-from rallypoint.capabilities.user_hooks.course import Answer, Operator, is_last, may_ask_until
+from rallypoint.capabilities.user_hooks.pre_checks import Answer, Operator, is_last, may_ask_until
 from rallypoint.capabilities.user_hooks.wire import PlanSection
 from rallypoint.wire import env
 from rallypoint.wire.plan import Entry, Plan

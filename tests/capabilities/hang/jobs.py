@@ -7,7 +7,7 @@ from typing import Any
 from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.capabilities.hang.coordinator import HangDetection
-from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.state import HangSettings
 from tests.agent.test_rendezvous import TWO, training
 
 __all__ = ["own", "pace", "watched"]

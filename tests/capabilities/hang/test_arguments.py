@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.agent.node.starting import restarts
-from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.state import HangSettings
 from rallypoint.capabilities.hang.wire import PlanSection
 from rallypoint.job import JobError
 from rallypoint.wire.hang import HangState

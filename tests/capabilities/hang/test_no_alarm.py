@@ -7,8 +7,8 @@ import random
 import pytest
 
 from rallypoint.agent.rendezvous import capabilities
-from rallypoint.capabilities.hang.known import bound_of
-from rallypoint.capabilities.hang.scene import Scene
+from rallypoint.capabilities.hang.published_durations import silence_limit
+from rallypoint.capabilities.hang.state import HangStep
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.pulse import Phase
 from tests.capabilities.hang.jobs import own
@@ -53,7 +53,7 @@ def does(world: World, phase: Phase, chance: random.Random) -> None:
     world.passes(PACE + 0.1)  # now both agents have told the phase
     most = (
         min(
-            bound_of(Scene(own=own(world.state), view=capabilities.view(world.state), settings=world.settings)).seconds,
+            silence_limit(HangStep(own=own(world.state), view=capabilities.view(world.state), settings=world.settings)).seconds,
             world.settings.hang_downtime,
         )
         - SPARE

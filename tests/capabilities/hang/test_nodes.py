@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from rallypoint.agent.rendezvous.core import State
-from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.state import HangSettings
 from rallypoint.wire.hang import CallSeen, Evidence, GroupSeen, RankSeen
 from rallypoint.wire.incident import Rung
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport

@@ -11,7 +11,7 @@ from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.capabilities.hang.coordinator import HangDetection
 from rallypoint.capabilities.hang.rounds import EVIDENCE_WITHIN
-from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.state import HangSettings
 from rallypoint.capabilities.hang.wire import StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.hang import Evidence, HangState, RankSeen

@@ -10,7 +10,7 @@ import pytest
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.capabilities.hang.coordinator import HangDetection
-from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.state import HangSettings
 from rallypoint.capabilities.hang.watch import MOVES, PACE
 from rallypoint.capabilities.hang.wire import StatusSection
 from rallypoint.wire import codec

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rallypoint.agent.rendezvous.core import State
-from rallypoint.capabilities.hang.scene import HangSettings
+from rallypoint.capabilities.hang.state import HangSettings
 from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
 from rallypoint.wire.pulse import BUCKETS, Learned, Phase, bucket, learned_of
 from tests.agent.test_rendezvous import TWO, report, say

@@ -8,8 +8,8 @@ import pytest
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
+from rallypoint.capabilities.node_check.check_run import ECHO, SLACK
 from rallypoint.capabilities.node_check.coordinator import NodeChecks
-from rallypoint.capabilities.node_check.course import ECHO, SLACK
 from rallypoint.capabilities.node_check.wire import PlanSection, ReplySection, StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.check import CheckReport, CheckState, CheckTask, NodeCheck, NodeVerdict, ProbeState

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.capabilities.hang.learned import FACTOR, RULES, bound, later, merged
+from rallypoint.capabilities.hang.phase_durations import FACTOR, RULES, bound, later, merged
 from rallypoint.wire.pulse import Learned, Phase, bucket, learned_of, upper
 
 

@@ -1,43 +1,43 @@
-"""What the coordinator has learned of how long the phases of its job take, and hands on to whoever comes after it. Pure.
+"""The durations of a job's phases that the coordinator publishes for a new coordinator and the next attempt. Pure.
 
-It stands in the status, so a new coordinator and the next attempt have it. There it is renewed now and then, and when a round
-is over, because a status that is another one each second would have to be written each second.
+They are part of the status. The coordinator updates them every 30 s and at the end of a round, because each change of the
+status is written to storage.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from rallypoint.capabilities.hang.learned import Bound, bound, later, merged
-from rallypoint.capabilities.hang.scene import Scene
+from rallypoint.capabilities.hang.phase_durations import Bound, bound, later, merged
+from rallypoint.capabilities.hang.state import HangStep
 from rallypoint.capabilities.hang.wire import ReportSection
 from rallypoint.wire.messages import AgentState
 from rallypoint.wire.pulse import Learned, Phase
 from rallypoint.wire.status import JobState
 
-__all__ = ["bound_of", "handed_on", "renewed"]
+__all__ = ["carried_over", "renewed", "silence_limit"]
 
-#: Seconds between two renewals of what is told.
+#: Seconds between two updates of the published durations.
 _RENEWED = 30.0
 
 
-def bound_of(state: Scene) -> Bound:
-    """Return how long the world may be silent now, by what was learned."""
+def silence_limit(state: HangStep) -> Bound:
+    """Return the longest silence of the world that the known durations allow now."""
     if not state.settings.hang_learning:
         return Bound(seconds=float("inf"))
     running = (report for _, report in state.view.members() if report.round == state.view.fence.round)
     workers = (w for report in running if report.state is AgentState.RUNNING for w in report.workers)
-    # Nothing is known of how long a rank may take for what it does after training.
+    # No duration is known for the work of a rank after training.
     phases = (w.phase for w in workers if not w.ended and not w.finished)
     return bound(phases, _by_phase(state.own.before), _seen(state), _world_size(state))
 
 
-def _seen(state: Scene) -> dict[Phase, Learned]:
+def _seen(state: HangStep) -> dict[Phase, Learned]:
     ours = (report for _, report in state.view.members() if report.round == state.view.fence.round)
     return merged(one for report in ours for one in ReportSection.of(report).learned)
 
 
-def _world_size(state: Scene) -> int:
+def _world_size(state: HangStep) -> int:
     return sum(member.local_world_size for member in state.view.world)
 
 
@@ -45,18 +45,18 @@ def _by_phase(learned: Iterable[Learned]) -> Mapping[Phase, Learned]:
     return {one.phase: one for one in learned}
 
 
-def renewed(state: Scene, now: float) -> Scene:
-    """Return the state with what is told renewed, where that is due."""
+def renewed(state: HangStep, now: float) -> HangStep:
+    """Return the state with updated published durations if the last update is old enough."""
     return _renewed(state, now) if now >= state.own.learned_at + _RENEWED else state
 
 
-def _renewed(state: Scene, now: float) -> Scene:
+def _renewed(state: HangStep, now: float) -> HangStep:
     known = later(_by_phase(state.own.before), _seen(state), _world_size(state))
     return state.having(learned=tuple(known[phase] for phase in Phase if phase in known), learned_at=now)
 
 
-def handed_on(state: Scene) -> Scene:
-    """Return the state where its round is over: what was learned in it is what the next one begins with, once."""
+def carried_over(state: HangStep) -> HangStep:
+    """Return the state in which the durations of a finished round are the initial ones of the next; once for each round."""
     if state.view.state is JobState.RUNNING or state.own.learned_in == state.view.fence.round:
         return state
     state = _renewed(state, state.own.learned_at)

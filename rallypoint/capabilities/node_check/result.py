@@ -1,14 +1,14 @@
-"""What is told of a check: each node with its verdict and why, and each link, so briefly that a status can carry it. Pure."""
+"""The published result of a node check: nodes with verdict and reason, and links, short enough for a status. Pure."""
 
 from __future__ import annotations
 
-from rallypoint.capabilities.node_check.course import Course, Stage, standing
+from rallypoint.capabilities.node_check.check_run import CheckRun, Stage, standing
 from rallypoint.capabilities.node_check.judging import FACTOR, Group, Standing
 from rallypoint.wire.check import CheckState, Link, NodeCheck, NodeFound, NodeVerdict
 
 __all__ = ["every_node", "sentence", "tell"]
 
-#: Nodes and links that are told one by one, the bad ones first: of a thousand good ones nobody reads each.
+#: Largest numbers of nodes and links in a published result; those with the worst results come first.
 _NODES, _LINKS = 96, 160
 
 #: Characters of a reason.
@@ -17,8 +17,8 @@ _REASON = 120
 _ORDER = (NodeVerdict.FAULT, NodeVerdict.UNKNOWN, NodeVerdict.STRAGGLER, NodeVerdict.GOOD)
 
 
-def tell(course: Course, now: float) -> NodeCheck:
-    """Return what is to be told of a check at `now`."""
+def tell(course: CheckRun, now: float) -> NodeCheck:
+    """Return the published form of a check at `now`."""
     over, nodes, links = course.stage is Stage.OVER, every_node(course), _links(course)
     good = any(one.verdict in (NodeVerdict.GOOD, NodeVerdict.STRAGGLER) for one in nodes)
     state = CheckState.RUNNING if not over else CheckState.PASSED if good else CheckState.FAILED
@@ -38,14 +38,14 @@ def tell(course: Course, now: float) -> NodeCheck:
     )
 
 
-def every_node(course: Course) -> list[NodeFound]:
-    """Return what was found of each node, those that did not pass first."""
+def every_node(course: CheckRun) -> list[NodeFound]:
+    """Return the result of each node; nodes that did not pass come first."""
     found = standing(course)
     return sorted((_node(course, found, i) for i in course.here), key=lambda one: (_ORDER.index(one.verdict), one.node))
 
 
 def sentence(told: NodeCheck) -> str:
-    """Return in one line how a check ended."""
+    """Return one line with the result of a check."""
     bad = [
         f"{word} {', '.join(str(one.node) for one in named)}"
         for word, verdict in (
@@ -59,7 +59,7 @@ def sentence(told: NodeCheck) -> str:
     return f"node check {told.number}: {told.count} nodes, {rounds}; {'; '.join(bad) or 'all passed'}"
 
 
-def _node(course: Course, found: Standing, index: int) -> NodeFound:
+def _node(course: CheckRun, found: Standing, index: int) -> NodeFound:
     seat = course.seats[index]
     verdict = _verdict(found, index)
     return NodeFound(
@@ -81,7 +81,7 @@ def _verdict(found: Standing, index: int) -> NodeVerdict:
     return NodeVerdict.GOOD if index in found.good else NodeVerdict.UNKNOWN
 
 
-def _reason(course: Course, found: Standing, index: int, verdict: NodeVerdict) -> str:
+def _reason(course: CheckRun, found: Standing, index: int, verdict: NodeVerdict) -> str:
     error = course.errors.get(index, "")
     if verdict is NodeVerdict.FAULT:
         return error or "the test process of this node failed"
@@ -104,8 +104,8 @@ def _slow_parts(found: Standing, index: int) -> list[str]:
     ]
 
 
-def _links(course: Course) -> list[Link]:
-    """Return each pair once, with the best that was seen of it; the slowest first."""
+def _links(course: CheckRun) -> list[Link]:
+    """Return each pair once, with its best measurement; the slowest pairs come first."""
     best: dict[Group, Link] = {}
     for played in course.history:
         if len(played.group) < 2:

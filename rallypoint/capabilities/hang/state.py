@@ -1,4 +1,4 @@
-"""The state of hang detection, and the scene in which its rules are applied: own state, view of the job, collected effects."""
+"""The state of hang detection, and one step of its rules: own state, view of the job, collected effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rallypoint.wire.incident import Incident, IncidentId
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.pulse import Learned
 
-__all__ = ["HangSettings", "Inquiry", "Scene", "State"]
+__all__ = ["HangSettings", "HangStep", "Inquiry", "State"]
 
 _UNWATCHED = Watch()
 
@@ -84,29 +84,29 @@ class State:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scene:
-    """One step: the own state, what the step may read, and the effects that it has had so far."""
+class HangStep:
+    """One step of hang detection: its own state with the effects so far, the view of the job, and the settings."""
 
     own: State
     view: RoundView
     settings: HangSettings
 
-    def having(self, **changes: Any) -> Scene:
-        """Return the scene with changed fields of the own state."""
+    def having(self, **changes: Any) -> HangStep:
+        """Return the step with changed fields of the own state."""
         return dataclasses.replace(self, own=dataclasses.replace(self.own, **changes))
 
-    def _effect(self, effect: Effect) -> Scene:
+    def _effect(self, effect: Effect) -> HangStep:
         return self.having(pending=(*self.own.pending, effect))
 
-    def event(self, kind: str, detail: str) -> Scene:
-        """Return the scene with an event."""
+    def event(self, kind: str, detail: str) -> HangStep:
+        """Return the step with an event."""
         told_in = 0 if kind == "hang-over" else self.view.fence.round
         return self._effect(RecordEvent(kind=kind, detail=detail)).having(told_in=told_in)
 
-    def incident(self, told: Incident) -> Scene:
-        """Return the scene with an incident."""
+    def incident(self, told: Incident) -> HangStep:
+        """Return the step with an incident."""
         return self._effect(RecordIncident(incident=told))
 
-    def healed(self, incident: IncidentId | None) -> Scene:
-        """Return the scene in which an incident has ended; the same scene for none."""
+    def healed(self, incident: IncidentId | None) -> HangStep:
+        """Return the step in which an incident has ended; the same step for none."""
         return self if incident is None else self._effect(HealIncident(incident=incident))

@@ -1,11 +1,13 @@
-"""One check of all nodes from its first round to its end: who is asked what, what was heard, and what is told. Pure.
+"""One check of all nodes, from its first round to its end: the tasks of the agents and their reports. Pure.
 
-A round is over when each of its groups is. A group is over when all of its members have said how it went; sooner when one
-failed by itself or is gone, since nothing that the others say can change that, or `ECHO` after one failed: another may say in
-that time that it was to blame, and many only wait for who is not there any more. At the latest it is over when the time is
-that the members have, and a little more for the word of it to arrive. Who has said nothing by then has failed.
+A round ends when all its groups have ended. A group ends as soon as
 
-Who is still busy with an old task drops it when it is given the next.
+- all members have reported a result, or
+- a member failed by itself or is lost, because no other report can change that result, or
+- `ECHO` seconds have passed since a member failed: in this time, the member that caused the failure can still report it, or
+- the time limit of the members and `SLACK` have passed. A member without a report has failed.
+
+An agent that receives a new task drops its old one.
 """
 
 from __future__ import annotations
@@ -19,17 +21,17 @@ from rallypoint.capabilities.node_check.judging import Group, Played, Standing, 
 from rallypoint.capabilities.node_check.pairing import next_groups
 from rallypoint.wire.check import AllNodes, CheckReport, CheckTask, ProbeState
 
-__all__ = ["ECHO", "SLACK", "Course", "Seat", "Stage", "advanced", "asked", "begun", "due", "heard", "left", "standing"]
+__all__ = ["ECHO", "SLACK", "CheckRun", "Seat", "Stage", "advanced", "asked", "begun", "due", "heard", "left", "standing"]
 
-#: Seconds that a node's word may take beyond the time that its probe has.
+#: Seconds after the time limit of a test process in which the report of its agent is still accepted.
 SLACK = 10.0
 
-#: Seconds for which the members of a group are listened to after one of them failed.
+#: Seconds after the failure of a member in which reports of the other members still count.
 ECHO = 2.0
 
 
 class Stage(enum.Enum):
-    """What is tried."""
+    """What the check runs now."""
 
     GROUPS = "groups"  #: pairs, round after round
     WHOLE = "whole"  #: all good nodes at once
@@ -38,7 +40,7 @@ class Stage(enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Seat:
-    """A node that is checked; `size` is the number of its ranks."""
+    """A checked node; `size` is the number of its ranks."""
 
     agent: str
     node: int
@@ -48,20 +50,20 @@ class Seat:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Course:
-    """A check as it stands. Nodes are numbered as their seats are.
+class CheckRun:
+    """The state of a check. The number of a node is its index in `seats`.
 
     Attributes:
         number, term, level, reason: of the check.
-        limit: seconds that a round's probes have.
-        all_pairs: each pair is tried.
-        exclude_straggler: stragglers will not train, so that they are left out of the run of all nodes.
-        gone: seats whose agent is lost.
-        task: number of the round's task; `since` when it was given out.
-        groups: of the round that is played; `heard` what its members have said, and `heard_at` when.
-        stores: where each agent can serve a store.
-        history: all groups before; `rounds` how many rounds they were.
-        errors: the last error of each seat; `whole` the run of all nodes.
+        limit: time limit of the test processes of a round, in seconds.
+        all_pairs: each pair of nodes is tested.
+        exclude_straggler: stragglers do not train, so the test of all nodes omits them.
+        gone: nodes whose agent is lost.
+        task: number of the round's task; `since` is its time.
+        groups: groups of the running round; `heard` are the reports of their members, `heard_at` the times of the reports.
+        stores: address at which each agent can serve a store.
+        history: groups of earlier rounds; `rounds` is the number of these rounds.
+        errors: the last error of each node; `whole` is the result of the test of all nodes.
     """
 
     number: int
@@ -88,25 +90,25 @@ class Course:
 
     @property
     def here(self) -> tuple[int, ...]:
-        """The seats whose agents are still there."""
+        """Numbers of the nodes whose agents are not lost."""
         return tuple(i for i in range(len(self.seats)) if i not in self.gone)
 
 
-def standing(course: Course) -> Standing:
-    """Return what is known so far."""
+def standing(course: CheckRun) -> Standing:
+    """Return the results so far."""
     return judge(course.here, course.history)
 
 
-def begun(course: Course, now: float) -> Course:
-    """Return a new check in its first round; its task is the one after `course.task`."""
+def begun(course: CheckRun, now: float) -> CheckRun:
+    """Return a new check in its first round; the number of its task is `course.task + 1`."""
     return _next_round(course, now)
 
 
-# --- What is said ----------------------------------------------------------------------------------------------------------
+# --- Tasks and reports -------------------------------------------------------------------------------------------------------
 
 
-def asked(course: Course, agent: str, said: CheckReport | None) -> CheckTask | None:
-    """Return what an agent is asked to try, None when it has nothing to do or has begun already; `said` is its last word."""
+def asked(course: CheckRun, agent: str, said: CheckReport | None) -> CheckTask | None:
+    """Return the task of an agent, None if it has none or has begun it; `said` is its last report."""
     if course.stage is Stage.OVER or said is None or (said.term, said.number) == (course.term, course.task):
         return None
     for group in course.groups:
@@ -126,8 +128,8 @@ def asked(course: Course, agent: str, said: CheckReport | None) -> CheckTask | N
     return None
 
 
-def heard(course: Course, agent: str, said: CheckReport, now: float) -> Course:
-    """Return the check after an agent's word."""
+def heard(course: CheckRun, agent: str, said: CheckReport, now: float) -> CheckRun:
+    """Return the check after the report of an agent."""
     index = next((i for i, seat in enumerate(course.seats) if seat.agent == agent), None)
     if index is None:
         return course
@@ -141,45 +143,45 @@ def heard(course: Course, agent: str, said: CheckReport, now: float) -> Course:
     return dataclasses.replace(course, heard=told, heard_at=times, errors=errors)
 
 
-def left(course: Course, present: Collection[str]) -> Course:
-    """Return the check without the agents that are not `present` any more."""
+def left(course: CheckRun, present: Collection[str]) -> CheckRun:
+    """Return the check in which agents that are not `present` are lost."""
     gone = frozenset(i for i, seat in enumerate(course.seats) if seat.agent not in present)
     return course if gone <= course.gone else dataclasses.replace(course, gone=course.gone | gone)
 
 
-# --- What follows ----------------------------------------------------------------------------------------------------------
+# --- Ends of groups and rounds -----------------------------------------------------------------------------------------------
 
 
-def due(course: Course) -> float | None:
-    """Return when something follows if nothing is heard; None when the check is over."""
+def due(course: CheckRun) -> float | None:
+    """Return when the check changes without a report; None when it is over."""
     if course.stage is Stage.OVER:
         return None
     return min((_closes(course, group) for group in course.groups if not _is_settled(course, group)), default=course.since)
 
 
-def advanced(course: Course, now: float) -> Course:
-    """Return the check with every round closed that is over; the very same where none is."""
+def advanced(course: CheckRun, now: float) -> CheckRun:
+    """Return the check with all ended rounds closed; the same object if no round has ended."""
     while course.stage is not Stage.OVER and all(_is_over(course, group, now) for group in course.groups):
         course = _close_whole(course) if course.stage is Stage.WHOLE else _close_round(course, now)
     return course
 
 
-def _is_over(course: Course, group: Group, now: float) -> bool:
+def _is_over(course: CheckRun, group: Group, now: float) -> bool:
     return now >= _closes(course, group) or _is_settled(course, group)
 
 
-def _is_settled(course: Course, group: Group) -> bool:
+def _is_settled(course: CheckRun, group: Group) -> bool:
     said = [course.heard[i] for i in group if i in course.heard]
     return len(said) == len(group) or any(one.own for one in said) or bool(course.gone.intersection(group))
 
 
-def _closes(course: Course, group: Group) -> float:
-    """Return when a group is over though some of it have said nothing."""
+def _closes(course: CheckRun, group: Group) -> float:
+    """Return when a group ends even without the reports of all members."""
     failed = [course.heard_at[i] for i in group if i in course.heard and course.heard[i].state is ProbeState.FAILED]
     return min((course.since + course.limit + SLACK, *(at + ECHO for at in failed)))
 
 
-def _close_round(course: Course, now: float) -> Course:
+def _close_round(course: CheckRun, now: float) -> CheckRun:
     played = tuple(_played(course, group) for group in course.groups)
     errors = dict(course.errors)
     if now >= course.since + course.limit + SLACK:
@@ -188,11 +190,11 @@ def _close_round(course: Course, now: float) -> Course:
     return _next_round(course, now)
 
 
-def _silent(course: Course) -> str:
+def _silent(course: CheckRun) -> str:
     return f"the test process of this node sent no result within {course.limit:g} s"
 
 
-def _played(course: Course, group: Group) -> Played:
+def _played(course: CheckRun, group: Group) -> Played:
     said = {i: course.heard[i] for i in group if i in course.heard}
     failed = len(said) < len(group) or any(one.state is ProbeState.FAILED for one in said.values())
     failed = failed or bool(course.gone.intersection(group))
@@ -205,22 +207,22 @@ def _played(course: Course, group: Group) -> Played:
     return Played(
         group=group,
         compute=compute,
-        # What one node does within itself says nothing of its network.
+        # A group of one node does not measure the network.
         transfer=transfer if len(group) > 1 and transfer > 0 else None,
         bandwidth=moved / transfer if transfer > 0 else 0.0,
         latency=max(one.latency for one in said.values()),
     )
 
 
-def _next_round(course: Course, now: float) -> Course:
+def _next_round(course: CheckRun, now: float) -> CheckRun:
     groups = next_groups(course.here, course.history, rounds=course.rounds, all_pairs=course.all_pairs)
     if groups:
         return dataclasses.replace(course, groups=groups, heard={}, heard_at={}, task=course.task + 1, since=now)
     return _whole(dataclasses.replace(course, groups=(), heard={}), now)
 
 
-def _whole(course: Course, now: float) -> Course:
-    """Go on to the run of all nodes that will train, where one is asked for and there are ranks to talk to each other."""
+def _whole(course: CheckRun, now: float) -> CheckRun:
+    """Begin the test of all nodes that will train, if it was requested and they have at least two ranks."""
     found = standing(course)
     chosen = tuple(sorted(found.good - (found.slow if course.exclude_straggler else frozenset())))
     if course.level < 2 or sum(course.seats[i].size for i in chosen) < 2:
@@ -228,7 +230,7 @@ def _whole(course: Course, now: float) -> Course:
     return dataclasses.replace(course, stage=Stage.WHOLE, groups=(chosen,), task=course.task + 1, since=now)
 
 
-def _close_whole(course: Course) -> Course:
+def _close_whole(course: CheckRun) -> CheckRun:
     group = course.groups[0]
     played, ranks = _played(course, group), sum(course.seats[i].size for i in group)
     whole = AllNodes(nodes=len(group), ranks=ranks)
@@ -244,7 +246,7 @@ def _close_whole(course: Course) -> Course:
     return dataclasses.replace(course, stage=Stage.OVER, groups=(), heard={}, whole=whole)
 
 
-def _first_error(course: Course, group: Sequence[int]) -> str:
+def _first_error(course: CheckRun, group: Sequence[int]) -> str:
     for i in group:
         said = course.heard.get(i)
         if said is not None and said.error:

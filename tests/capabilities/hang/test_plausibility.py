@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.capabilities.hang.doubt import borne_out
+from rallypoint.capabilities.hang.plausibility import looks_hung
 from rallypoint.wire.hang import RankSeen
 
 REDUCE = ("torch/distributed/distributed_c10d.py:3044 all_reduce", "train.py:61 step")
@@ -46,4 +46,4 @@ WAITS, SLEEPS, BUSY = rank(frames=REDUCE), rank(), rank(state="R", cpu=1.0)
 )
 def test_a_world_that_hangs_waits_for_somebody(ranks: tuple[RankSeen, ...], expected: bool) -> None:
     """And one in which everybody computes may only be at work."""
-    assert borne_out(dict(enumerate(ranks))) is expected
+    assert looks_hung(dict(enumerate(ranks))) is expected

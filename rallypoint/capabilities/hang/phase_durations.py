@@ -1,17 +1,16 @@
-"""How long each phase of a job may be silent, by what was seen of it. Pure.
+"""The longest silence that is normal for each phase of a job, derived from measured durations. Pure.
 
-A bound is `FACTOR` times what a phase took, and never below its floor: for steps that is their 99th percentile, for phases that
-happen now and then the longest, because of few there is no percentile. A step that took longer and was none the worse for it
-raises the bound by itself, so no step is doubted twice. What was seen too seldom is not known: then `hang_downtime` is all
-there is.
+The limit of a phase is `FACTOR` times its duration, but at least its floor. The duration of steps is their 99th percentile; of
+rarer phases it is the longest one, because a few values have no percentile. A step that took longer and then completed raises
+the limit, so that the same duration causes no second suspicion. Without enough measurements, only `hang_downtime` applies.
 
-The factor and the floor are such that a hang is *told* within the larger of 3 percentiles and 5 s: what is left of these is for
-the reports of the agents and for what they find.
+With this factor and floor, a hang is published within the larger of three times the percentile and 5 s. The rest of that time
+is for the reports of the agents and their evidence.
 
-What an agent has seen in a round comes with each of its reports (`AgentReport.learned`). What a job has seen before (another
-round, attempt, or coordinator) holds until its round has seen enough itself, with twice the time: its batches may have grown.
-It was learned of a world of some size: of a smaller one each rank has more to do, so things may take longer in proportion; of
-a larger one it is taken as it is.
+Each report of an agent contains the durations that it has measured in the round (`AgentReport.learned`). Durations from an
+earlier round, attempt or coordinator apply until the round has enough of its own, with twice the limit, because batches may
+have grown. If the world is now smaller, the limit grows in proportion, because each rank has more work; in a larger world the
+limit stays the same.
 """
 
 from __future__ import annotations
@@ -25,22 +24,22 @@ from rallypoint.wire.pulse import Learned, Phase
 __all__ = ["FACTOR", "RULES", "Bound", "Rule", "bound", "later", "merged"]
 
 FACTOR = 2.4
-#: What a step took that was no hang may be taken again, and a little more.
+#: Factor on the duration of a slow step that was not a hang.
 _AGAIN = 1.2
-#: What was seen in another round may take so much longer in this one.
+#: Factor on durations that were measured in another round.
 _ELSEWHERE = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rule:
-    """When a phase is known: seen `enough` times; its bound is never below `floor` seconds. `often`: by its percentile."""
+    """Rule of a phase: the `enough` measurements it needs, the lowest limit in seconds, and whether its percentile counts."""
 
     enough: int
     floor: float
     often: bool = False
 
 
-#: A start or a compilation says little about the next one: a cache may be cold, a graph be larger.
+#: The floor of a start or a compilation is high: the next one may have a cold cache or a larger graph.
 RULES: Mapping[Phase, Rule] = {
     Phase.START_UP: Rule(enough=2, floor=600.0),
     Phase.STEP: Rule(enough=20, floor=4.0, often=True),

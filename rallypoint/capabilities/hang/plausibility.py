@@ -1,8 +1,8 @@
-"""Whether what was found of the ranks bears out that they hang. Pure.
+"""Decide whether the evidence of the ranks supports a suspected hang. Pure.
 
-Of a world that hangs somebody waits: for a rank that does not come, for a lock, for a disk. Where every rank is busy computing,
-it may as well be at work on something that it does not tell, so that is borne out only if some wait in a collective and others
-do not come to it: on a GPU who waits is busy, too.
+In a hang, at least one rank waits: for another rank, a lock or a disk. If all ranks compute, the job may do work that it does
+not report. Then a hang is plausible only if some ranks wait in a collective that others have not called: a rank that waits on
+a GPU also uses its CPU.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from rallypoint.capabilities.hang.blame import Ranks, waits
 from rallypoint.capabilities.hang.description import ended
 from rallypoint.wire.hang import RankSeen
 
-__all__ = ["BUSY", "borne_out"]
+__all__ = ["BUSY", "looks_hung"]
 
-#: Cores that a rank uses which computes.
+#: Number of CPU cores above which a rank counts as computing.
 BUSY = 0.5
 
-#: A collective as torch's flight recorder has it: its number in its group.
+#: A collective in the form of torch's flight recorder, with its number within its group.
 _NUMBER = re.compile(r"^\S+ (?P<number>#\d+) of group (?P<group>[^\s,]+)")
 
 
-def borne_out(ranks: Ranks) -> bool:
-    """Return whether the ranks look as if they hang; what nobody has found bears nothing out."""
+def looks_hung(ranks: Ranks) -> bool:
+    """Return whether the ranks seem to hang; False without evidence of a living rank."""
     living = [seen for seen in ranks.values() if not ended(seen)]
     if not living:
         return False
@@ -36,7 +36,7 @@ def borne_out(ranks: Ranks) -> bool:
 
 
 def _apart(living: list[RankSeen]) -> bool:
-    """Return whether the ranks have called different collectives of one group last: some of them wait there."""
+    """Return whether the last collectives of the ranks, in one group, have different numbers: then some ranks wait."""
     told = [match for seen in living if (match := _NUMBER.match(seen.collective))]
     return len(told) == len(living) and len({m["group"] for m in told}) == 1 and len({m["number"] for m in told}) > 1
 

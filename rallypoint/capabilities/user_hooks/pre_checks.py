@@ -1,8 +1,8 @@
-"""What follows from the answers of pre-check operators. Pure.
+"""State of the pre-check operators, and its change by their results. Pure.
 
-They are asked one after the other. One that finds something is asked again after its own interval: as often as it says itself
-(`get_retry_times`), or until the time for all of them is over. What it wants to be done is done each time, or where it says how
-often it may be asked, at the last time. The first that is still not content then ends the attempt.
+The operators run one after the other. An operator that does not pass runs again after its own interval: as often as its
+`get_retry_times` returns, or until the time limit of all operators. Its actions are carried out after each run; if it limits
+its runs, only after the last one. The first operator that does not pass in its last run ends the attempt.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from rallypoint.wire.pre_check import PreCheck, PreCheckOp, PreCheckState
 
 __all__ = ["SPARE", "Action", "ActionKind", "Answer", "Operator", "PreChecks", "answered", "begun", "is_last", "may_ask_until"]
 
-#: Seconds that there are beyond `pending_timeout` for all operators together, as in DLRover.
+#: Seconds beyond `pending_timeout` that all operators together may take, as in DLRover.
 SPARE = 600.0
 
 _OVER = (PreCheckState.PASSED, PreCheckState.BYPASSED)
 
 
 class ActionKind(str, enum.Enum):
-    """What an operator may want, by the names that DLRover has for it."""
+    """Kinds of actions of an operator, with DLRover's names."""
 
     NOTHING = "no_action"
     EVENT = "event"
@@ -34,7 +34,7 @@ class ActionKind(str, enum.Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class Action:
-    """One wish of an operator; `node` is the slot that it is about, -1 for none."""
+    """An action that an operator requests; `node` is the number of the node, -1 for none."""
 
     kind: ActionKind
     node: int = -1
@@ -43,7 +43,7 @@ class Action:
 
 @dataclass(frozen=True, kw_only=True)
 class Operator:
-    """An operator that was loaded: seconds between two questions, and how often it wants to be asked; None is no limit."""
+    """A loaded operator: seconds between two runs, and the largest number of runs; None is no limit."""
 
     interval: float
     limit: int | None = None
@@ -51,7 +51,7 @@ class Operator:
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """What an operator says. `trouble`: it could not say anything, and `message` tells why."""
+    """The result of one run of an operator. `trouble`: the run failed, and `message` is the reason."""
 
     fine: bool
     message: str = ""
@@ -61,7 +61,7 @@ class Answer:
 
     @classmethod
     def of(cls, said: Mapping[str, Any]) -> Answer:
-        """Return the answer that came over the line."""
+        """Return the result that the host process sent."""
         actions = (
             Action(kind=ActionKind(one["kind"]), node=int(one["node"]), message=str(one["message"])) for one in said["actions"]
         )
@@ -76,19 +76,19 @@ class Answer:
 
 @dataclass(frozen=True, kw_only=True)
 class PreChecks:
-    """Where the operators of an attempt stand: `waiting` while no round may be closed because of them."""
+    """State of the operators of an attempt; while `waiting`, no round may start."""
 
     waiting: bool = False
     told: tuple[PreCheck, ...] = field(default=())
 
 
 def begun(ops: Sequence[PreCheckOp], previous: Iterable[PreCheck] = (), *, trained: bool = False) -> PreChecks:
-    """Return where the operators of a job stand when its coordinator begins.
+    """Return the state of a job's operators at the start of its coordinator.
 
     Args:
         ops: of the job.
-        previous: what the coordinator before this one had told of the same attempt.
-        trained: the attempt has had a round: nobody is asked any more.
+        previous: results that an earlier coordinator of the same attempt has published.
+        trained: the attempt has had a round, so no operator runs any more.
     """
     known = tuple(previous)
     if trained or (known and all(one.state in _OVER for one in known)):
@@ -99,17 +99,17 @@ def begun(ops: Sequence[PreCheckOp], previous: Iterable[PreCheck] = (), *, train
 
 
 def may_ask_until(began: float, pending_timeout: float) -> float:
-    """Return when all operators must be content at the latest."""
+    """Return the time by which all operators must have passed."""
     return began + pending_timeout + SPARE
 
 
 def is_last(operator: Operator, tries: int, now: float, until: float) -> bool:
-    """Return whether the question that is asked now, after `tries` others, is the last one to this operator."""
+    """Return whether a run at `now`, after `tries` other runs, is the last one of this operator."""
     return (operator.limit is not None and tries + 1 >= operator.limit) or now + operator.interval >= until
 
 
 def answered(known: PreChecks, index: int, answer: Answer, *, last: bool) -> PreChecks:
-    """Return where the operators stand after an answer of that of `index`; `last` as in `is_last`."""
+    """Return the state after a result of operator `index`; `last` as in `is_last`."""
     state = PreCheckState.PASSED if answer.fine else PreCheckState.FAILED if last else PreCheckState.CHECKING
     before = known.told[index]
     after = dataclasses.replace(

@@ -4,45 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from rallypoint.compat.dlrover.enums import ACCELERATOR_TYPE, DLStreamType
+from rallypoint.compat.dlrover.workload_desc import BaseWorkloadDesc, ElasticWorkloadDesc, ResourceDesc, SimpleWorkloadDesc
 from rallypoint.job.builder import Job
 from rallypoint.job.builder.calls import JobCalls
 from rallypoint.job.builder.settings import SETTINGS, Given
 
-__all__ = ["ACCELERATOR_TYPE", "DLConfig", "JobConfig", "Resource", "Workload", "workloads_of"]
+__all__ = ["ACCELERATOR_TYPE", "DLConfig", "JobConfig", "workloads_of"]
 
 #: DLRover's name of an elastic role without one; ours is `elastic`.
 _UNNAMED = "ELASTIC"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Resource:
-    """What one instance needs; memory and disk in MiB. A share of a device is rounded, as DLRover shows it."""
-
-    cpu: float = 0.0
-    memory: int = 0
-    disk: int = 0
-    accelerator: float = 0.0
-    user_defined: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Workload:
-    """One role. `backend` is `elastic` or `simple`, `group` the collocation that it is in."""
-
-    backend: str
-    entry_point: str
-    total: int
-    per_group: int
-    envs: Mapping[str, str]
-    resource: Resource
-    is_driver: bool = True
-    group: str | None = None
-    comm_pre_check: bool = False
-    comm_auto_setup_process_group: bool = True
 
 
 @dataclass(frozen=True)
@@ -50,7 +24,7 @@ class DLConfig:
     """A built job. `job` is ours; it is what runs."""
 
     job: Job
-    workloads: Mapping[str, Workload]
+    workloads: Mapping[str, BaseWorkloadDesc]
     collocations: list[set[str]]
     user_config: Mapping[str, Any]
     global_envs: Mapping[str, str]
@@ -92,28 +66,35 @@ class JobConfig:
         return self.given.values.get(name, "" if default is None else default)
 
 
-def workloads_of(job: Job, calls: JobCalls) -> tuple[dict[str, Workload], list[set[str]]]:
+def workloads_of(job: Job, calls: JobCalls) -> tuple[dict[str, BaseWorkloadDesc], list[set[str]]]:
     """Return the roles and collocations of a job under the names that were written."""
     document = job.to_document()
     roles = document.get("roles") or {"": document}
     groups = [group["roles"] for group in document.get("groups", ())]
     written = {role.name or (_UNNAMED.lower() if "roles" in document else ""): role for role in calls.roles}
     names = {name: role.written or _UNNAMED for name, role in written.items()}
-    found = {}
+    found: dict[str, BaseWorkloadDesc] = {}
     for name, role in roles.items():
         at = next((index for index, members in enumerate(groups) if name in members), None)
         said = written[name]
-        found[names[name]] = Workload(
-            backend="elastic" if said.elastic else "simple",
-            entry_point=_entry_point(role),
-            total=_total(role),
-            per_group=role.get("per_group") or role.get("nproc_per_node", 1),
-            envs={key: str(value) for key, value in said.env.items() if value is not None},
-            resource=_resource(role, None if at is None else len(groups[at])),
-            is_driver=said.driver,
-            group=None if at is None else f"collocation_{at}",
-            comm_pre_check=calls.node_check and bool(document.get("health", {}).get("network_check")),
-            comm_auto_setup_process_group=calls.process_group,
+        fields: dict[str, Any] = {
+            "entry_point": _entry_point(role),
+            "total": _total(role),
+            "per_group": role.get("per_group") or role.get("nproc_per_node", 1),
+            "envs": {key: str(value) for key, value in said.env.items() if value is not None},
+            "resource": _resource(role, None if at is None else len(groups[at])),
+            "is_driver": said.driver,
+            "group": None if at is None else f"collocation_{at}",
+        }
+        # Without validation: the builder has checked the role, and accepts more entrypoints and sizes than DLRover.
+        found[names[name]] = (
+            ElasticWorkloadDesc.model_construct(
+                **fields,
+                comm_pre_check=calls.node_check and bool(document.get("health", {}).get("network_check")),
+                comm_auto_setup_process_group=calls.process_group,
+            )
+            if said.elastic
+            else SimpleWorkloadDesc.model_construct(**fields)
         )
     return found, [{names[name] for name in members} for members in groups]
 
@@ -130,11 +111,11 @@ def _total(role: Mapping[str, Any]) -> int:
     return int(str(role.get("nodes", 1)).rpartition(":")[2]) * int(role.get("nproc_per_node", 1))
 
 
-def _resource(role: Mapping[str, Any], members: int | None) -> Resource:
+def _resource(role: Mapping[str, Any], members: int | None) -> ResourceDesc:
     needs = copy.deepcopy(role.get("instance_resources", {}))
     share = round(1 / members, 2) if members else 0.0
     top, _, bottom = str(needs.get("gpus", share)).partition("/")
-    return Resource(
+    return ResourceDesc.model_construct(
         cpu=float(needs.get("cpu", 0)),
         memory=int(str(needs.get("memory", "0")).removesuffix("Mi")),
         disk=int(str(needs.get("disk", "0")).removesuffix("Mi")),

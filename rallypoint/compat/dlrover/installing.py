@@ -6,7 +6,7 @@ import importlib.util
 import sys
 from types import ModuleType
 
-from rallypoint.compat.dlrover import builder, config, enums
+from rallypoint.compat.dlrover import builder, config, config_util, enums, log, workload_desc
 
 __all__ = ["install"]
 
@@ -18,17 +18,24 @@ _MODULES = {
     f"{_BUILDER}.rl": builder,
     f"{_UNIFIED}.common.config": config,
     f"{_UNIFIED}.common.enums": enums,
+    f"{_UNIFIED}.common.workload_desc": workload_desc,
+}
+#: Modules that stay as they are where DLRover is installed.
+_SMALL_MODULES = {
+    "dlrover.python.common.log": log,
+    f"{_UNIFIED}.util.config_util": config_util,
 }
 
 
 def install() -> None:
-    """Make `dlrover.python.unified.api.builder` importable; calling it again changes nothing.
+    """Make the modules of DLRover that scripts of its job builder import importable; calling it again changes nothing.
 
     Packages of an installed DLRover stay importable beside it; without one, empty packages stand for its folders.
     """
-    for path in _MODULES:
+    modules = _MODULES | {path: module for path, module in _SMALL_MODULES.items() if not _is_installed(path)}
+    for path in modules:
         _require_parents(path)
-    for path, module in _MODULES.items():
+    for path, module in modules.items():
         sys.modules[path] = module
         parent, _, name = path.rpartition(".")
         if sys.modules[parent] not in _MODULES.values():

@@ -70,14 +70,18 @@ class Services:
     refusals: Callable[[Site, Blueprint], Awaitable[tuple[Refusal, ...]]] = _refusals
 
     def with_credentials(self, credentials: Credentials) -> Services:
-        """Return these services with a backend that is opened with credentials."""
+        """Return these services with a backend and supervisors that use credentials."""
+        from rallypoint.backends import registry  # noqa: PLC0415
 
-        def opened(site: Site) -> Backend:
-            from rallypoint.backends.registry import open_site  # noqa: PLC0415
+        def supervisor_pods(site: Site, image: str, account: str) -> SupervisorPods:
+            return registry.supervisor_pods(site, image=image, account=account, credentials=credentials)
 
-            return open_site(site, credentials)
-
-        return dataclasses.replace(self, open_backend=opened)
+        return dataclasses.replace(
+            self,
+            open_backend=lambda site: registry.open_site(site, credentials),
+            spawn_supervisor=lambda name, site: registry.spawn_supervisor(name, site, credentials),
+            supervisor_pods=supervisor_pods,
+        )
 
     @contextlib.asynccontextmanager
     async def backend(self, where: Where) -> AsyncIterator[Backend]:

@@ -123,6 +123,27 @@ def test_a_second_submission_attaches(place: Path, monkeypatch: pytest.MonkeyPat
     second.communicate()
 
 
+def test_an_airflow_connection_names_the_backend(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its home and its policies apply, and come before the defaults of `submit()`, not before an argument."""
+    pytest.importorskip("airflow")
+    monkeypatch.setenv("RALLYPOINT_BACKEND", "kubernetes")
+    monkeypatch.setenv("AIRFLOW_HOME", str(place / "airflow"))
+    extra = {
+        "home": str(place / "other"),
+        "policies": {"fault_tolerance": {"retry_limit": 7}, "recovery": {"node_replacements": 8}},
+    }
+    monkeypatch.setenv("AIRFLOW_CONN_TRAINING", json.dumps({"conn_type": "rallypoint", "extra": extra}))
+    (place / "enough").touch()
+    job = JobBuilder().device_type("CPU").role("judge").run("role_jobs.wait").resource(cpu=1).build()
+
+    assert job.submit("connected", conn_id="training", node_max_restart=4) == 0
+    assert job.submit("elsewhere", conn_id="training", backend="ray") == 1
+
+    assert [path.name for path in (place / "other" / "jobs").iterdir() if not path.name.startswith(".")] == ["connected"]
+    plan = json.loads((place / "other" / "jobs" / "connected" / "plan.json").read_text())
+    assert (plan["retry_limit"], plan["node_replacements"], plan["coordinator_replacements"]) == (7, 4, 10)
+
+
 def test_several_roles_run_together(place: Path) -> None:
     """The entry points of the builder, chained without `end()`; `submit` waits for the drivers, and servers are ended then."""
     job = (

@@ -78,7 +78,7 @@ class Job:
             job_name: of the job; by default DLROVER_UNIFIED_JOB_NAME, or `dlrover-` and a random number.
             blocking: wait until the job ends. Ctrl-C then leaves the job running and raises `KeyboardInterrupt`.
             settings: see docs/guides/roles.md; each is also a variable DLROVER_UNIFIED_<NAME>. `backend`, `namespace` and
-                the other options of `rallypoint submit` say where the job runs.
+                the other options of `rallypoint submit` say where the job runs, or `conn_id`, an Airflow connection.
 
         Returns:
             0 if the job succeeded (not blocking: if it was stored and started), 1 if not.
@@ -89,7 +89,9 @@ class Job:
         """
         place, left = options.read_place(settings)
         given = options.from_environment({**left, **({} if job_name is None else {"job_name": job_name})})
-        document = given.with_defaults().applied({"name": given.name or _random_name(), **self.document})
+        # The defaults of a connection come before those of `submit`.
+        whole = given if "conn_id" in place else given.with_defaults()
+        document = whole.applied({"name": given.name or _random_name(), **self.document})
         ElasticJob.model_validate(document)
         return launch(document, blocking=blocking, place=place)
 

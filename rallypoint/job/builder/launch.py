@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import subprocess
@@ -22,6 +23,8 @@ from rallypoint.wire.env import BACKEND
 __all__ = ["launch"]
 
 _COMMAND = ("-m", "rallypoint.cli.main", "submit")
+#: Followed by the name of an Airflow connection, and then as `_COMMAND`.
+_CONNECTED = ("-m", "rallypoint.connected")
 _INTERRUPTED = 130
 #: Set by Airflow in the process of a task.
 _AIRFLOW_TASK = "AIRFLOW_CTX_TASK_ID"
@@ -30,19 +33,25 @@ _AIRFLOW_TASK = "AIRFLOW_CTX_TASK_ID"
 def launch(document: dict[str, Any], *, blocking: bool, place: Mapping[str, str]) -> int:
     """Submit a document; return 0 or 1, as `rallypoint submit` does. Raises `KeyboardInterrupt` if the wait was interrupted.
 
-    `place` are options of the command that say where the job runs, by their names.
+    `place` are options of the command that say where the job runs, by their names; `conn_id` is an Airflow connection.
     """
+    options = dict(place)
+    conn_id = options.pop("conn_id", "")
     if os.environ.get(_AIRFLOW_TASK):
         told = "is not possible in an Airflow task; use ElasticTrainingOperator(job=job)"
         raise JobError([Problem(path="submit", text=told)])
-    if _is_local(document, os.environ, place):
+    if conn_id and importlib.util.find_spec("airflow") is None:
+        told = f"{conn_id!r} is not allowed; Airflow is not installed. Install apache-airflow, or set the argument backend"
+        raise JobError([Problem(path="conn_id", text=told)])
+    if not conn_id and _is_local(document, os.environ, place):
         # Relative paths start here, not where the file is written.
         document = load_job(document, base=Path.cwd()).to_document()
     with tempfile.TemporaryDirectory(prefix="rallypoint-") as folder:
         file = Path(folder) / f"{document['name']}.yaml"
         file.write_text(write_yaml(document), encoding="utf-8")
-        options = [f"--{name.replace('_', '-')}={value}" for name, value in place.items()]
-        code = _run([sys.executable, *_COMMAND, str(file), *options, *(["--watch"] if blocking else [])])
+        words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
+        command = (*_CONNECTED, conn_id) if conn_id else _COMMAND
+        code = _run([sys.executable, *command, str(file), *words, *(["--watch"] if blocking else [])])
     if code == _INTERRUPTED:
         raise KeyboardInterrupt
     return 0 if code == 0 else 1

@@ -57,8 +57,9 @@ class SubmitSettings(TypedDict, total=False):
 
 
 class SubmitArguments(SubmitSettings, total=False):
-    """The settings, and where the job runs: each word is that of the option of `rallypoint submit` with this name."""
+    """The settings, and where the job runs: an Airflow connection, or options of `rallypoint submit` by their names."""
 
+    conn_id: str
     backend: str
     home: str
     namespace: str

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 
 from rallypoint.job import compile_plan, load_job
@@ -123,3 +125,12 @@ def test_where_a_job_runs_is_an_argument():
     assert found["backend"] == "'slurm' is not allowed; expected one of local, kubernetes, ray"
     assert sorted(found) == ["backend", "kind", "namespace"]
     assert problems(lambda: read({"backnd": "local"}, {}))["backnd"] == "is not a setting of submit(); did you mean 'backend'?"
+
+
+def test_a_connection_needs_airflow(monkeypatch):
+    """Without Airflow the error names the argument, and what to do instead."""
+    monkeypatch.setitem(sys.modules, "airflow", None)
+    job = JobBuilder().device_type("CPU").role("judge").run("m.f").build()
+
+    expected = "'training' is not allowed; Airflow is not installed. Install apache-airflow, or set the argument backend"
+    assert problems(lambda: job.submit("j", conn_id="training")) == {"conn_id": expected}

@@ -16,7 +16,7 @@ from rallypoint.job.profiles import Place
 from rallypoint.job.quantity import quantity, write_bytes
 from rallypoint.job.role import ELASTIC, SIMPLE, InstanceResources, Resources, Role
 from rallypoint.wire.plan import ROLES
-from rallypoint.wire.role_plans import DEVICES, UNITS
+from rallypoint.wire.role_plans import DEVICES, NODES, UNITS
 
 if TYPE_CHECKING:
     from rallypoint.job.fields import JobFields
@@ -117,6 +117,9 @@ def _above_limits(roles: Mapping[str, Role]) -> Iterator[Problem]:
     if sum(simple.values()) > UNITS:
         told = f"{sum(simple.values())} instances of simple roles are not allowed; expected at most {UNITS} in a job"
         yield Problem(path="roles", text=told)
+    nodes = sum(role.nodes.max for role in roles.values() if role.launch == ELASTIC)
+    if nodes > NODES:
+        yield Problem(path="roles", text=f"{nodes} nodes of elastic roles are not allowed; expected at most {NODES} in a job")
     shares = {name: roles[name].instance_resources.gpus or Fraction(0) for name in simple}
     devices = sum(total * math.ceil(shares[name]) for name, total in simple.items())
     if devices > DEVICES:

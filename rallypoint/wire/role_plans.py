@@ -15,10 +15,11 @@ from rallypoint.wire import codec, env
 from rallypoint.wire.node_range import MAX_NODES
 from rallypoint.wire.plan import Plan
 
-__all__ = ["DEVICES", "UNITS", "RolePlan", "place_env", "role_plan", "role_plans", "roles_env", "write_share"]
+__all__ = ["DEVICES", "NODES", "UNITS", "RolePlan", "place_env", "role_plan", "role_plans", "roles_env", "write_share"]
 
-#: Instances of the simple roles of a job, and devices of all instances: a script can write its own plan.
-UNITS, DEVICES = MAX_NODES, 1 << 17
+#: Instances of the simple roles of a job, nodes of its elastic roles, and devices of all instances: a script can write its own
+#: plan.
+UNITS, NODES, DEVICES = MAX_NODES, MAX_NODES, 1 << 17
 
 #: The name of a role or of a place.
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]{0,126}[A-Za-z0-9])?", re.ASCII)
@@ -72,6 +73,12 @@ class RolePlan:
         return int(self.total > 0) if self.elastic else self.total
 
     @property
+    def nodes(self) -> int:
+        """Most nodes of an elastic role, by its size and by its own plan, which is not read here."""
+        most = self.plan.get("max_nodes")
+        return max(self.groups, most if isinstance(most, int) else 0)
+
+    @property
     def groups(self) -> int:
         """How many groups its instances form."""
         return -(-self.total // self.per_group)
@@ -86,6 +93,9 @@ def _checked(roles: tuple[RolePlan, ...]) -> tuple[RolePlan, ...]:
     units = sum(role.units for role in roles)
     if units > UNITS:
         raise codec.WireError("roles", f"{units} instances", f"at most {UNITS} instances of simple roles")
+    nodes = sum(role.nodes for role in roles if role.elastic)
+    if nodes > NODES:
+        raise codec.WireError("roles", f"{nodes} nodes", f"at most {NODES} nodes of elastic roles")
     devices = sum(role.total * math.ceil(role.share) for role in roles)
     if devices > DEVICES:
         raise codec.WireError("roles", f"{devices} devices", f"at most {DEVICES} devices of all instances")

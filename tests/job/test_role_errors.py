@@ -83,3 +83,19 @@ def test_more_instances_than_a_plan_may_hold_are_refused(roles, text):
     simple = {name: {"launch": "simple", "entrypoint": "x.py", **role} for name, role in roles.items()}
 
     assert text in text_of({"name": "j", "roles": simple})
+
+
+@pytest.mark.parametrize("launch", ["elastic", "simple"])
+def test_thousands_of_roles_are_refused_at_once(launch):
+    """Each elastic role has a coordinator and is supervised in the same process: their number is bounded."""
+    roles = {f"r{number}": {"launch": launch, "entrypoint": "x.py"} for number in range(4000)}
+
+    assert text_of({"name": "j", "roles": roles}) == "roles: 4000 roles are not allowed; expected at most 256"
+
+
+def test_the_nodes_of_all_elastic_roles_are_bounded():
+    """Each role alone may have as many."""
+    roles = {name: {"entrypoint": "x.py", "nodes": "1:16384"} for name in ("actor", "critic")}
+
+    expected = "roles: 32768 nodes of elastic roles are not allowed; expected at most 16384 in a job"
+    assert text_of({"name": "j", "roles": roles}) == expected

@@ -31,7 +31,7 @@ from rallypoint.wire.failover import Failure
 from rallypoint.wire.fields import hints_of
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.readers import Unexpected, field_reader, limits_of
-from rallypoint.wire.role_plans import DEVICES, UNITS, RolePlan, role_plan, role_plans
+from rallypoint.wire.role_plans import DEVICES, NODES, UNITS, RolePlan, role_plan, role_plans
 from rallypoint.wire.roles import RoleEntry
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
@@ -152,6 +152,9 @@ def test_many_roles_are_refused_together() -> None:
     """Each of them alone is small enough."""
     with pytest.raises(codec.WireError, match="at most 16384 instances"):
         role_plans(plan(role(total=UNITS), role(name="other")))
+    for nodes in ({"total": NODES}, {"total": 1, "plan": {"max_nodes": NODES}}):
+        with pytest.raises(codec.WireError, match="at most 16384 nodes of elastic roles"):
+            role_plans(plan(role(elastic=True, **nodes), role(elastic=True, name="other")))
     fields = codec.to_json(plan()) | {"roles": [role()] * 257}
     with pytest.raises(codec.WireError, match="collection of 257"):
         codec.loads(Plan, json.dumps(fields))

@@ -54,10 +54,11 @@ class _Desc(BaseModel):
         found: dict[str, Any] = {}
         for word, value in given.items():
             name = str(_ALIASES.get(word, word))
-            if found.setdefault(name, value) != value:
+            if name in found and found[name] != value:
                 raise ValueError(
                     f"{word}: {value!r} is not allowed; expected the same value under all names of {name}: {found[name]!r}"
                 )
+            found[name] = value
         return found
 
 

@@ -113,10 +113,10 @@ def test_calls_without_a_meaning_here_are_accepted():
     """What DLRover stores and never reads, and what only Ray reads."""
     role = DLJobBuilder().as_task_stream().role("a").run("m.f").sub_stage([1]).disable_ray_auto_visible_device()
 
-    job = role.skip_node_check().no_setup_process_group().build()
+    job = role.skip_node_check().no_setup_process_group().train("m.g").build()
 
     assert job.workloads["a"].envs["RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES"] == "true"
-    assert job.workloads["a"].comm_auto_setup_process_group is False
+    assert job.workloads["ELASTIC"].comm_auto_setup_process_group is False
 
 
 def test_installing_leaves_modules_of_ours_alone():

@@ -1,4 +1,21 @@
-"""Whatever is killed of a job with roles: only that starts again, all else keeps its processes, and nothing is left behind."""
+"""Whatever is killed of a job with roles: only that starts again, all else keeps its processes, and nothing is left behind.
+
+| Killed, or ends by itself | Test |
+|---|---|
+| an instance of a simple role | `test_an_instance_of_a_simple_role` |
+| a rank of the elastic role | `test_a_rank_of_the_elastic_role`; with five lines: `test_a_rank_with_five_lines_loses_no_step` |
+| the coordinator | `test_the_coordinator_of_the_elastic_role` |
+| the supervisor | `test_the_supervisor` |
+| a node with a whole group | `test_a_node_with_a_whole_group` |
+| a node with a group that has an elastic role | `test_a_node_with_a_group_of_an_elastic_role` |
+| several roles within 50 ms | `test_three_roles_at_once`; while the supervisor is stopped: `test_causes_keep_their_order` |
+| a server that ignores SIGTERM | `test_a_server_that_ignores_sigterm` |
+| a function that calls `sys.exit(3)` | `test_a_function_that_exits_with_code_3` |
+| a driver, while servers loop | `test_a_driver_that_ends_while_servers_loop` |
+
+Each test asserts the causes in the record, in order (`causes`, and `incidents` of the elastic role). `RolesJob.ends` asserts
+that no process, shared memory, socket or partial file is left.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +24,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -105,6 +123,7 @@ def test_the_coordinator_of_the_elastic_role(place: Path, home: Path) -> None:
     succeeds(job)
     assert job.pids() == before
     assert job.causes() == []
+    assert [incident.cause.value for incident in job.trainer.record.incidents] == ["coordinator"]
 
 
 def test_the_supervisor(place: Path, home: Path) -> None:
@@ -142,13 +161,38 @@ def test_a_node_with_a_whole_group(place: Path, home: Path) -> None:
 
 
 @pytest.mark.extended
+def test_a_node_with_a_group_of_an_elastic_role(place: Path, home: Path) -> None:
+    """The node of the trainer and the host of the rollouts that share its devices are lost; the judge keeps its process."""
+    group = {"name": "pair", "roles": ["trainer", "rollout"]}
+    trainer = {"total": 2, "nodes": None}
+    job, before = started(place, home, roles={"trainer": trainer, "rollout": {"per_group": 2}}, groups=[group])
+    shim, host = job.host("pair-0")
+    agents = [int(json.loads(path.read_text())["pid"]) for path in job.place.glob("jobs/rl-trainer/nodes/0/*/shim.json")]
+    node = [*agents, *(process.pid for process in job.trainer.agents("node"))]
+    assert len(node) == 2
+
+    for pid in (shim, host, *node):
+        kill(pid)
+
+    after = {(role, rank): job.begins(role, rank, life=2).pid for role in ("trainer", "rollout") for rank in range(2)}
+    assert job.pids() == {**before, **after}
+    succeeds(job)
+    assert [cause.partition(" was lost with its host")[0] for cause in job.causes()] == ["rollout 0", "rollout 1"]
+    assert {incident.cause.value for incident in job.record.incidents} == {"node"}
+    (incident,) = job.trainer.record.incidents
+    assert (incident.cause.value, incident.culprit is not None and incident.culprit.node) == ("node", 0)
+
+
+@pytest.mark.extended
 def test_three_roles_at_once(place: Path, home: Path) -> None:
     """A rollout, the judge and a rank of the trainer are killed within 50 ms: each role answers for itself."""
     job, before = started(place, home)
 
+    began = time.monotonic()
     kill(before["rollout", 0])
     kill(before["judge", 0])
     kill(before["trainer", 1])
+    assert time.monotonic() - began < 0.05
 
     after = {("rollout", 0): job.begins("rollout", 0, life=2).pid, ("judge", 0): job.begins("judge", 0, life=2).pid}
     job.begins("trainer", 1, life=2)
@@ -157,10 +201,8 @@ def test_three_roles_at_once(place: Path, home: Path) -> None:
         **after,
     }
     succeeds(job)
-    assert sorted(job.causes()) == [
-        "judge 0 was killed by SIGKILL; the instance is started again",
-        "rollout 0 was killed by SIGKILL; the instance is started again",
-    ]
+    ends = sorted((_ended_at(job, role), role) for role in ("rollout", "judge"))
+    assert job.causes() == [f"{role} 0 was killed by SIGKILL; the instance is started again" for _, role in ends]
     (incident,) = job.trainer.record.incidents
     assert (incident.cause.value, incident.culprit is not None and incident.culprit.rank) == ("process", 1)
 
@@ -180,6 +222,12 @@ def test_causes_keep_their_order(place: Path, home: Path) -> None:
     assert job.pids() == {**before, **after}
     succeeds(job)
     assert [cause.partition(" was killed")[0] for cause in job.causes()] == ["rollout 1", "judge 0", "rollout 0"]
+
+
+def _ended_at(job: RolesJob, role: str) -> float:
+    """Return when the first life of instance 0 ended."""
+    (path,) = job.place.glob(f"hosts/*/*/units/{role}-0/1.0.1/exit.json")
+    return float(json.loads(path.read_text())["ended_at"])
 
 
 def _has_ended(job: RolesJob, role: str, rank: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import socket
 from collections import Counter
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -17,7 +18,7 @@ from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.role_records import ConductorRecord, Level
 from rallypoint.wire.status import JobState, JobStatus
 from tests.cluster.jobs import Job, submitted
-from tests.cluster.sites import ClusterSite, Site
+from tests.cluster.sites import ClusterSite, LocalSite, Site
 from tests.waiting import eventually_async
 
 __all__ = ["SERVER", "SIMPLE", "TRAINER", "RolesJob", "roles_job"]
@@ -161,6 +162,10 @@ class RolesJob:
     async def machines(self, role: str) -> dict[str, str]:
         """Return the machine of each node or group of a role by its number."""
         site = self.site
+        if isinstance(site, LocalSite):  # one machine for all
+            nodes = {} if role in self._simple else await self.nodes(role)
+            lives = [name.rpartition("-")[2] for name in await self.lives() if name.rpartition("-")[0] == role]
+            return dict.fromkeys((*lives, *map(str, nodes)), socket.gethostname())
         if not isinstance(site, ClusterSite):
             return await site.machines(self.job.name, role)
         pods = [*await site.living(self.job.name, "unit"), *await site.living(f"{self.job.name}-{role}", "node")]
@@ -193,7 +198,7 @@ class RolesJob:
         """Remove the pod or host of an instance from outside."""
         site = self.site
         if not isinstance(site, ClusterSite):
-            await site.lose_host(self.job.name, instance)
+            await (site.drain_host if grace else site.lose_host)(self.job.name, instance)
             return
         for pod in await site.living(self.job.name, "unit"):
             if any(one["name"] == instance for one in pod["spec"]["containers"]):

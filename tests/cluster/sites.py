@@ -95,6 +95,10 @@ class Site(abc.ABC):
         """Take away what runs an instance of a simple role (`role-index`) with all that runs in it, at once."""
         raise NotImplementedError(f"{job}: {instance}")
 
+    async def drain_host(self, job: str, instance: str) -> None:
+        """Ask what runs an instance of a simple role to end with its grace, as one does who knows nothing of Rallypoint."""
+        await self.lose_host(job, instance)
+
     async def machines(self, job: str, role: str) -> dict[str, str]:
         """Return the machine of each node or group of a role by its number."""
         raise NotImplementedError(f"{job}: {role}")
@@ -132,25 +136,46 @@ class LocalSite(Site):
     async def _processes(self) -> list[Process]:
         return await asyncio.to_thread(processes, str(self.home))
 
+    async def _of(self, job: str) -> list[Process]:
+        """Return the processes of a job, or of an elastic role as the job that it is."""
+        folders = (*self.home.glob(f"jobs/{job}"), *self.home.glob(f"jobs/*/jobs/{job}"))
+        uids = {json.loads((folder / "record.json").read_text())["uid"] for folder in folders}
+        homes = (self.home, *(folder.parents[1] for folder in folders))
+        found = [process for home in dict.fromkeys(homes) for process in await asyncio.to_thread(processes, str(home))]
+        return [process for process in found if process.mark.partition("/")[0] in uids]
+
     async def nodes(self, job: str) -> dict[int, str]:
-        agents = [p for p in await self._processes() if "rallypoint.agent node" in p.command and "shim" not in p.command]
+        agents = [p for p in await self._of(job) if "rallypoint.agent node" in p.command and "shim" not in p.command]
         return {int(p.mark.split("/")[-2]): str(p.pid) for p in agents}
 
     async def lose_node(self, job: str, node: int) -> None:
-        _kill([p for p in await self._processes() if p.mark.split("/")[-2:-1] == [str(node)]])
+        _kill([p for p in await self._of(job) if p.mark.split("/")[-2:-1] == [str(node)]])
+
+    async def lose_host(self, job: str, instance: str) -> None:
+        _kill(await self._host(job, instance))
+
+    async def drain_host(self, job: str, instance: str) -> None:
+        _kill([p for p in await self._host(job, instance) if "shim" not in p.command], signal.SIGTERM)
+
+    async def _host(self, job: str, instance: str) -> list[Process]:
+        """Return the shim and the host of the group that has an instance: they end with all that they have started."""
+        newest = max(self.home.glob(f"jobs/{job}/hosts/*/*/units/{instance}"), key=lambda path: path.stat().st_mtime)
+        folder = newest.parents[1]
+        pids = {json.loads((folder / name).read_text())["pid"] for name in ("shim.json", "host.json")}
+        return [process for process in await self._of(job) if process.pid in pids]
 
     async def lose_coordinator(self, job: str) -> None:
-        _kill([p for p in await self._processes() if "rallypoint.agent coordinator" in p.command])
+        _kill([p for p in await self._of(job) if "rallypoint.agent coordinator" in p.command])
 
     async def left(self, job: str) -> list[str]:
         folder = self.home / "jobs" / job
         return [p.command for p in await self._processes()] + ([str(folder)] if folder.exists() else [])
 
 
-def _kill(found: list[Process]) -> None:
+def _kill(found: list[Process], number: int = signal.SIGKILL) -> None:
     for process in found:
         with contextlib.suppress(ProcessLookupError):
-            process.kill(signal.SIGKILL)
+            process.kill(number)
 
 
 class Pods:

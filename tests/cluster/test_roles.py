@@ -11,7 +11,7 @@ from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.supervision.record import Phase
 from rallypoint.supervision.role_records import Level
 from tests.cluster.roles_jobs import SERVER, SIMPLE, TRAINER, roles_job
-from tests.cluster.sites import ClusterSite, Site
+from tests.cluster.sites import Site
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
@@ -29,9 +29,10 @@ async def test_a_driver_ends_while_servers_loop(site: Site) -> None:
     assert record.conductor.history == ()
 
 
-async def test_a_killed_instance_is_started_again_alone(place: ClusterSite) -> None:
+@pytest.mark.sample("emulator")
+async def test_a_killed_instance_is_started_again_alone(site: Site) -> None:
     """All others keep their processes."""
-    async with roles_job(place, {"trainer": TRAINER, "driver": {**SIMPLE, "total": 2}}) as job:
+    async with roles_job(site, {"trainer": TRAINER, "driver": {**SIMPLE, "total": 2}}) as job:
         before = await job.run("driver-0", "driver-1", nodes=2)
         nodes = await job.nodes()
         await job.tell("driver-1", "die")
@@ -55,9 +56,9 @@ async def test_two_instances_are_hit_at_once(site: Site) -> None:
 
 
 @pytest.mark.extended
-async def test_a_killed_rank_of_an_elastic_role_disturbs_no_other_role(place: ClusterSite) -> None:
+async def test_a_killed_rank_of_an_elastic_role_disturbs_no_other_role(site: Site) -> None:
     """It recovers within its role: its nodes stay, and the conductor has nothing to do."""
-    async with roles_job(place, {"trainer": TRAINER, "driver": SIMPLE}) as job:
+    async with roles_job(site, {"trainer": TRAINER, "driver": SIMPLE}) as job:
         before = await job.run("driver-0", nodes=2)
         nodes = await job.nodes()
         await job.tell_worker(1, "die")
@@ -66,10 +67,11 @@ async def test_a_killed_rank_of_an_elastic_role_disturbs_no_other_role(place: Cl
         assert (await job.nodes(), await job.steps()) == (nodes, [])
 
 
-async def test_a_role_with_a_group_restarts_one_container(place: ClusterSite) -> None:
+@pytest.mark.sample("emulator")
+async def test_a_role_with_a_group_restarts_one_container(site: Site) -> None:
     """The kubelet restarts it; the pod and the other container stay, and the restart is counted once."""
     together = [{"name": "pair", "roles": ["driver", "server"]}]
-    async with roles_job(place, {"driver": SIMPLE, "server": SERVER}, groups=together) as job:
+    async with roles_job(site, {"driver": SIMPLE, "server": SERVER}, groups=together) as job:
         before = await job.run("driver-0", "server-0")
         await job.tell("server-0", "fail")
         after = await job.run("driver-0", "server-0", but=(before["server-0"],))
@@ -84,11 +86,12 @@ async def test_a_role_with_a_group_restarts_one_container(place: ClusterSite) ->
     assert (record.phase, record.released) == (Phase.SUCCEEDED, True)
 
 
-async def test_a_lost_node_takes_its_whole_group(place: ClusterSite) -> None:
+@pytest.mark.sample("emulator")
+async def test_a_lost_node_takes_its_whole_group(site: Site) -> None:
     """All instances of the pod begin their next life in another pod; other groups keep theirs."""
     together = [{"name": "pair", "roles": ["driver", "server"]}]
     two = {"total": 2}
-    async with roles_job(place, {"driver": {**SIMPLE, **two}, "server": {**SERVER, **two}}, groups=together) as job:
+    async with roles_job(site, {"driver": {**SIMPLE, **two}, "server": {**SERVER, **two}}, groups=together) as job:
         every = ("driver-0", "driver-1", "server-0", "server-1")
         before = await job.run(*every)
         await job.lose_pod("driver-1")
@@ -99,9 +102,9 @@ async def test_a_lost_node_takes_its_whole_group(place: ClusterSite) -> None:
 
 
 @pytest.mark.extended
-async def test_two_roles_are_hit_at_once(place: ClusterSite) -> None:
+async def test_two_roles_are_hit_at_once(site: Site) -> None:
     """Each is answered by itself, and the third keeps its process."""
-    async with roles_job(place, {"trainer": TRAINER, "one": SIMPLE, "two": SIMPLE, "three": SERVER}) as job:
+    async with roles_job(site, {"trainer": TRAINER, "one": SIMPLE, "two": SIMPLE, "three": SERVER}) as job:
         before = await job.run("one-0", "two-0", "three-0", nodes=2)
         await asyncio.gather(job.tell("one-0", "die"), job.tell("two-0", "fail"), job.tell_worker(0, "die"))
         after = await job.run("one-0", "two-0", "three-0", nodes=2, but=(before["one-0"], before["two-0"]))
@@ -127,24 +130,26 @@ async def test_a_role_that_fails_too_often_resets_the_job_and_then_fails_it(site
     assert [(step.level, step.attempt) for step in record.conductor.history] == [(Level.JOB, 1), (Level.NONE, 2)]
 
 
-async def test_an_elastic_role_runs_on_the_machine_of_its_group(place: ClusterSite) -> None:
+@pytest.mark.sample("emulator")
+async def test_an_elastic_role_runs_on_the_machine_of_its_group(site: Site) -> None:
     """A lost node of it is replaced on that machine, and the other roles keep their processes."""
     together = [{"name": "pair", "roles": ["trainer", "server"]}]
     roles = {"trainer": {**TRAINER, "instance_resources": {"gpus": 0}}, "server": {**SERVER, "total": 2}, "driver": SIMPLE}
-    async with roles_job(place, roles, groups=together) as job:
+    async with roles_job(site, roles, groups=together) as job:
         before = await job.run("driver-0", "server-0", "server-1", nodes=2)
         await job.round(1)
         assert await job.machines("trainer") == await job.machines("server")
-        await place.lose_node(f"{job.job.name}-trainer", 1)
+        await site.lose_node(f"{job.job.name}-trainer", 1)
         await job.round(2)
         assert await job.run("driver-0", "server-0", "server-1", nodes=2) == before
         assert await job.machines("trainer") == await job.machines("server")
         assert await job.steps() == []
 
 
-async def test_a_drained_pod_is_lost_and_not_failed(place: ClusterSite) -> None:
+@pytest.mark.sample("emulator")
+async def test_a_drained_pod_is_lost_and_not_failed(site: Site) -> None:
     """Somebody deletes it with its grace: the server ends with code 0, which is no success of it."""
-    async with roles_job(place, {"driver": SIMPLE, "server": SERVER}) as job:
+    async with roles_job(site, {"driver": SIMPLE, "server": SERVER}) as job:
         before = await job.run("driver-0", "server-0")
         await job.lose_pod("server-0", grace=5)
         after = await job.run("driver-0", "server-0", but=(before["server-0"],))
@@ -154,9 +159,9 @@ async def test_a_drained_pod_is_lost_and_not_failed(place: ClusterSite) -> None:
 
 
 @pytest.mark.extended
-async def test_another_supervisor_takes_over(place: ClusterSite) -> None:
+async def test_another_supervisor_takes_over(site: Site) -> None:
     """The first is killed; under the second all processes go on, and a failure in between is answered once."""
-    async with roles_job(place, {"trainer": TRAINER, "driver": {**SIMPLE, "total": 2}}, supervised=False) as job:
+    async with roles_job(site, {"trainer": TRAINER, "driver": {**SIMPLE, "total": 2}}, supervised=False) as job:
         async with job.job.supervised_by_a_process():
             before = await job.run("driver-0", "driver-1", nodes=2)
             nodes = await job.nodes()
@@ -168,9 +173,9 @@ async def test_another_supervisor_takes_over(place: ClusterSite) -> None:
 
 
 @pytest.mark.extended
-async def test_it_is_suspended_and_resumed(place: ClusterSite) -> None:
+async def test_it_is_suspended_and_resumed(site: Site) -> None:
     """Suspended it has no pods; resumed all of its roles run again."""
-    async with roles_job(place, {"trainer": TRAINER, "driver": SIMPLE}) as job:
+    async with roles_job(site, {"trainer": TRAINER, "driver": SIMPLE}) as job:
         before = await job.run("driver-0", nodes=2)
         await request_suspension(job.job.eyes, job.job.name)
         await job.job.until(lambda record: record.phase is Phase.SUSPENDED)
@@ -203,11 +208,11 @@ async def test_the_output_of_a_role_is_read_across_its_lives(site: Site) -> None
 
 
 @pytest.mark.extended
-async def test_an_elastic_role_that_fails_resets_the_job(place: ClusterSite) -> None:
+async def test_an_elastic_role_that_fails_resets_the_job(site: Site) -> None:
     """Once the ladder of the role is exhausted, all roles begin the next attempt of the job, the elastic one included."""
     fields: dict[str, Any] = {"recovery": {"stop_grace_period": "1s", "max_restarts": 0, "node_replacements": 0}}
     trainer = {**TRAINER, "nodes": 1, "on_failure": "job"}
-    async with roles_job(place, {"trainer": trainer, "driver": SIMPLE}, **fields) as job:
+    async with roles_job(site, {"trainer": trainer, "driver": SIMPLE}, **fields) as job:
         before = await job.run("driver-0", nodes=1)
         await job.tell_worker(0, "fail")
         await job.run("driver-0", nodes=1, but=tuple(before.values()))

@@ -1,4 +1,4 @@
-"""Calls between the roles of a job on the emulated cluster."""
+"""Calls between the roles of a job, wherever it runs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rallypoint.cli.logs_of_roles import Wanted, role_lines
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.tls import AUTHORITY_KEY, PEER_FILES
 from tests.cluster.roles_jobs import SIMPLE, RolesJob, roles_job
-from tests.cluster.sites import ClusterSite
+from tests.cluster.sites import ClusterSite, Site
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
@@ -38,34 +38,34 @@ ASKER = textwrap.dedent("""
 """)
 
 
-async def test_roles_in_different_pods_call_each_other(place: ClusterSite) -> None:
+@pytest.mark.sample("emulator")
+async def test_roles_in_different_pods_call_each_other(site: Site) -> None:
     """They find each other through the directory of the job, and only with its token."""
-    command = [place.python, "-u", "-c"]
+    command = [site.python, "-u", "-c"]
     asker = {**SIMPLE, "entrypoint": {"command": [*command, ASKER]}}
     judge = {**SIMPLE, "entrypoint": {"command": [*command, JUDGE]}, "total": 2, "driver": False}
-    async with roles_job(place, {"asker": asker, "judge": judge}) as job:
+    async with roles_job(site, {"asker": asker, "judge": judge}) as job:
         record = await job.job.over()
         assert "asked: [[0, 42], [1, 42]]" in await job.output("asker")
 
     assert record.phase is Phase.SUCCEEDED
 
 
-async def test_calls_are_under_tls(place: ClusterSite) -> None:
+@pytest.mark.sample("emulator")
+async def test_calls_are_under_tls(site: Site) -> None:
     """With `tls: auto`, an elastic role calls a simple one under the job's own certificates; the authority's key stays out."""
-    command = [place.python, "-u", "-c"]
+    command = [site.python, "-u", "-c"]
     lines = "import os\nfrom pathlib import Path\nprint('files:', sorted(os.listdir(os.environ['RALLYPOINT_ROLES_TLS'])))\n"
     asker = {"launch": "elastic", "nodes": 1, "entrypoint": {"command": [*command, ASKER + lines]}}
     judge = {**SIMPLE, "entrypoint": {"command": [*command, JUDGE]}, "total": 2, "driver": False}
-    async with roles_job(place, {"asker": asker, "judge": judge, "driver": SIMPLE}, tls="auto") as job:
+    async with roles_job(site, {"asker": asker, "judge": judge, "driver": SIMPLE}, tls="auto") as job:
         record = await job.job.until(lambda record: record.phase is Phase.RUNNING)
         told: list[str] = []
         following = asyncio.create_task(_follow(job, told))
         await eventually_async(lambda: any("files:" in line for line in told), timeout=60.0, why=lambda: f"asker: {told}")
         following.cancel()
-        found = JobRef(name=job.job.name, uid=record.uid, namespace=place.namespace)
-        secret = await place.ask("GET", place.path("secrets", roles_secret(found)))
-        async with joined(place.administrator) as cluster:
-            renewed = [await AttemptSecrets(cluster, clock=clock).renew_roles(found) for clock in (time.time, in_eleven_days)]
+        if isinstance(site, ClusterSite):
+            await _is_renewed(site, JobRef(name=job.job.name, uid=record.uid, namespace=site.namespace))
         await job.tell("driver-0", "end")
         record = await job.job.over()
 
@@ -74,7 +74,14 @@ async def test_calls_are_under_tls(place: ClusterSite) -> None:
     files = next(line for line in told if "files:" in line)
     assert all(name in files for name in (*PEER_FILES, "token")), files
     assert AUTHORITY_KEY not in files
+
+
+async def _is_renewed(site: ClusterSite, found: JobRef) -> None:
+    """Only the Secret has the authority's key, with which certificates that end soon are renewed."""
+    secret = await site.ask("GET", site.path("secrets", roles_secret(found)))
     assert AUTHORITY_KEY in secret["data"]
+    async with joined(site.administrator) as cluster:
+        renewed = [await AttemptSecrets(cluster, clock=clock).renew_roles(found) for clock in (time.time, in_eleven_days)]
     assert renewed == [False, True]
 
 
@@ -91,10 +98,10 @@ def in_eleven_days() -> float:
 
 
 @pytest.mark.extended
-async def test_a_job_of_elastic_roles_alone_runs(place: ClusterSite) -> None:
+async def test_a_job_of_elastic_roles_alone_runs(site: Site) -> None:
     """Each is a job of its own, and the whole succeeds with both."""
     elastic = {"launch": "elastic", "nodes": 1, "entrypoint": {"command": ["sh", "-c", "exit 0"]}}
-    async with roles_job(place, {"one": elastic, "two": elastic}) as job:
+    async with roles_job(site, {"one": elastic, "two": elastic}) as job:
         record = await job.job.over()
 
     assert (record.phase, record.released) == (Phase.SUCCEEDED, True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -91,3 +92,30 @@ def test_a_worker_that_talks_nonsense_loses_its_line(tmp_path: Path) -> None:
         await asyncio.to_thread(second.close)
 
     asyncio.run(talk())
+
+
+def test_sockets_of_killed_agents_are_removed(tmp_path):
+    """Those of this node alone, and none whose process lives; other files stay."""
+    before, now = tmp_path / "0" / "attempt-1.1", tmp_path / "0" / "attempt-1.2"
+    for folder in (before, now, tmp_path / "1" / "attempt-1.1"):
+        folder.mkdir(parents=True)
+    dead = 2**22 + 1  # above any process id
+    for path in (
+        before / f"line-{dead}.sock",
+        before / f"line-{os.getpid()}.sock",
+        before / "line-x.sock",
+        before / "agent.log",
+    ):
+        path.touch()
+    other = tmp_path / "1" / "attempt-1.1" / f"line-{dead}.sock"
+    other.touch()
+
+    async def run() -> None:
+        lines = Lines(now / "line-1.sock", lambda *_: None)
+        await lines.begin()
+        lines.close()
+
+    asyncio.run(run())
+
+    assert sorted(path.name for path in before.iterdir()) == ["agent.log", f"line-{os.getpid()}.sock", "line-x.sock"]
+    assert other.exists()

@@ -53,7 +53,7 @@ async def test_roles_in_different_pods_call_each_other(site: Site) -> None:
 
 @pytest.mark.sample("emulator")
 async def test_calls_are_under_tls(site: Site) -> None:
-    """With `tls: auto`, an elastic role calls a simple one under the job's own certificates; the authority's key stays out."""
+    """With `tls: auto`, an elastic role calls a simple one under the job's own certificates; no pod has the authority's key."""
     command = [site.python, "-u", "-c"]
     lines = "import os\nfrom pathlib import Path\nprint('files:', sorted(os.listdir(os.environ['RALLYPOINT_ROLES_TLS'])))\n"
     asker = {"launch": "elastic", "nodes": 1, "entrypoint": {"command": [*command, ASKER + lines]}}
@@ -72,8 +72,9 @@ async def test_calls_are_under_tls(site: Site) -> None:
     assert record.phase is Phase.SUCCEEDED
     assert any("asked: [[0, 42], [1, 42]]" in line for line in told), told
     files = next(line for line in told if "files:" in line)
-    assert all(name in files for name in (*PEER_FILES, "token")), files
-    assert AUTHORITY_KEY not in files
+    assert all(name in files for name in PEER_FILES), files
+    # On one machine, all processes belong to the user whose folder has the key.
+    assert (AUTHORITY_KEY in files) != isinstance(site, ClusterSite)
 
 
 async def _is_renewed(site: ClusterSite, found: JobRef) -> None:

@@ -39,6 +39,7 @@ class Lines:
 
     async def begin(self) -> None:
         """Listen; raises `ConfigError` when the socket cannot be made."""
+        await asyncio.to_thread(_remove_stale, self.path.parent.parent)
         try:
             self._server = await asyncio.start_unix_server(self._serve, sock=_listening(self.path), limit=wire.MAX_LINE)
         except OSError as error:
@@ -110,3 +111,12 @@ def _ours(writer: asyncio.StreamWriter) -> bool:
     peer: socket.socket = writer.get_extra_info("socket")
     _, uid, _ = _CREDENTIALS.unpack(peer.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return uid in (os.geteuid(), 0)
+
+
+def _remove_stale(node: Path) -> None:
+    """Remove the sockets that earlier agents of a node left because they were killed, with their shims."""
+    for path in node.glob("*/line-*.sock*"):
+        pid = path.name.removeprefix("line-").partition(".")[0]
+        if pid.isdecimal() and not Path("/proc", pid).exists():
+            with contextlib.suppress(OSError):
+                path.unlink()

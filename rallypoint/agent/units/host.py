@@ -87,6 +87,7 @@ class _Unit:
     ended: asyncio.Future[int] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     stopped: bool = False
     killed: bool = False
+    removed: bool = False  #: it still ran when its host was asked to end
 
 
 @dataclass(kw_only=True)
@@ -133,6 +134,7 @@ class Host:
     def _leave(self) -> None:
         """Ask all instances to end, and at the second time end them by force."""
         for unit in self._running():
+            unit.removed = unit.removed or not (unit.stopped or unit.killed or unit.ended.done())
             unit.stopped, again = True, self._leaving
             _signal(unit.pid, signal.SIGKILL if again else signal.SIGTERM)
         self._leaving = True
@@ -197,6 +199,10 @@ class Host:
         how = describe_exit(code) if code >= 0 else f"was {describe_exit(code)}"
         reason = f"{name} {how}{f': {said}' if said else ''}"
         log.info("%s", reason)
+        if unit.removed:
+            # It is lost with its host, whatever its exit code: this was no end of its own, and no place for its next life.
+            log.info("instance %s ends with its host", name)
+            return
         told = UnitExit(exit_code=code, reason=reason, ended_at=ended_at, error=said, result=_result(unit))
         _ended(unit, told)
 

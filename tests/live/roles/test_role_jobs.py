@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.live.jobs import cli
+from tests.live.jobs import cli, processes
 from tests.live.roles.jobs import RolesJob, kill
 from tests.waiting import eventually
 
@@ -48,7 +48,8 @@ def test_a_suspended_job_goes_on_where_it_was(place: Path, home: Path) -> None:
 
     cli("suspend", "rl")
     eventually(lambda: job.record.phase.value == "Suspended", why=job.tell)
-    eventually(lambda: not [p for p in job.trainer.processes() if "supervise" not in p.command and "shim" not in p.command])
+    # Those of the trainer have the home of the whole job, too.
+    eventually(lambda: not [p for p in processes(str(home)) if " supervise " not in f"{p.command} "], why=job.tell)
     cli("resume", "rl")
     after = [job.begins(role, rank, life=2) for role in ("trainer", "rollout") for rank in range(2)]
 

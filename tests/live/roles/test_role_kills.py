@@ -31,7 +31,7 @@ from typing import Any
 
 import pytest
 
-from tests.live.jobs import cli
+from tests.live.jobs import Job, cli
 from tests.live.roles.jobs import SCRIPTS, RolesJob, kill
 from tests.waiting import eventually
 
@@ -168,7 +168,7 @@ def test_a_node_with_a_group_of_an_elastic_role(place: Path, home: Path) -> None
     job, before = started(place, home, roles={"trainer": trainer, "rollout": {"per_group": 2}}, groups=[group])
     shim, host = job.host("pair-0")
     agents = [int(json.loads(path.read_text())["pid"]) for path in job.place.glob("jobs/rl-trainer/nodes/0/*/shim.json")]
-    node = [*agents, *(process.pid for process in job.trainer.agents("node"))]
+    node = [*agents, *(process.pid for process in Job(folder=place, home=home).agents("node"))]
     assert len(node) == 2
 
     for pid in (shim, host, *node):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 from omegaconf import OmegaConf
@@ -65,9 +66,14 @@ def test_the_kind_of_an_entrypoint(entry, kind):
 
 def test_a_description_has_the_aliases_of_dlrover():
     """Equal values under two names are one value; a script's arguments keep their colons."""
-    made = SimpleWorkloadDesc(
-        entrypoint="x.py a::b", num=4, per_group=2, env={"A": "1"}, res={"gpu": 0.5, "acc": 0.5, "mem": 8}
-    )
+    aliases: dict[str, Any] = {
+        "entrypoint": "x.py a::b",
+        "num": 4,
+        "env": {"A": "1"},
+        "res": {"gpu": 0.5, "acc": 0.5, "mem": 8},
+    }
+
+    made = SimpleWorkloadDesc(per_group=2, **aliases)
 
     assert (made.backend, made.entry_point, made.total, made.envs) == ("simple", "x.py a::b", 4, {"A": "1"})
     assert (made.resource.accelerator, made.resource.memory) == (0.5, 8)
@@ -103,7 +109,7 @@ def test_a_built_job_has_descriptions():
     assert isinstance(simple, BaseWorkloadDesc)
     assert simple.resource == ResourceDesc(accelerator=1)
     with pytest.raises(ValidationError, match="frozen"):
-        simple.total = 2
+        simple.__setattr__("total", 2)
 
 
 def test_configuration_from_arguments():

@@ -5,6 +5,7 @@
     python tools/language.py count                     # words of docs/, and words per 1,000 of prose in docs, README and help
     python tools/language.py count --pages             # the same, and the words of each page
     python tools/language.py sample 60 --seed 7        # random sentences of help, errors, log lines and docs
+    python tools/language.py sample 60 --code          # random docstrings and comments of the package
 
 Docs are README, SECURITY, CONTRIBUTING and docs/ without generated reference pages. Code blocks are left out.
 """
@@ -18,11 +19,12 @@ import dataclasses
 import random
 import re
 import sys
+import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["RATES", "Text", "docs", "findings", "help_texts", "main", "messages", "sentences"]
+__all__ = ["RATES", "Text", "code", "docs", "findings", "help_texts", "main", "messages", "sentences"]
 
 ROOT = Path(__file__).resolve().parents[1]
 ALLOWED = ROOT / "tools" / "language_allowed.txt"
@@ -77,7 +79,7 @@ _EXPECTED = {
 
 @dataclass(frozen=True, kw_only=True)
 class Text:
-    """A piece of prose. `kind` is `docs`, `help`, `error` or `log`; `place` names its file.
+    """A piece of prose. `kind` is `docs`, `help`, `error`, `log`, `docstring` or `comment`; `place` names its file.
 
     `heading` is the heading above it. `beside` is what a reader sees with it: the first cell of its table row and the head of
     its column, the line that introduces its list, or the option or command that a help text describes.
@@ -155,6 +157,36 @@ def messages() -> Iterator[Text]:
                         yield Text(kind=kind, place=place, text=f"{start}{text}")
 
 
+def code() -> Iterator[Text]:
+    """Yield each docstring of the package, and each comment with the line of code that follows it."""
+    for path in sorted((ROOT / "rallypoint").rglob("*.py")):
+        place, source = path.relative_to(ROOT).as_posix(), path.read_text(encoding="utf-8")
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)) and (
+                text := ast.get_docstring(node)
+            ):
+                yield Text(kind="docstring", place=place, text=text, heading=getattr(node, "name", ""))
+        yield from _comments(place, source)
+
+
+def _comments(place: str, source: str) -> Iterator[Text]:
+    lines, before = source.splitlines(), (-1, "")
+    found: list[tuple[int, str]] = []  # the last line of a comment, and its text
+    for token in tokenize.generate_tokens(iter(source.splitlines(keepends=True)).__next__):
+        text = token.string.lstrip("#: ")
+        if token.type != tokenize.COMMENT or re.match(r"noqa|type: |---", text):
+            continue
+        row, alone = token.start[0], token.line.strip().startswith("#")
+        if alone and found and before == (row - 1, "alone"):
+            found[-1] = (row, f"{found[-1][1]} {text}")
+        else:
+            found.append((row, text))
+        before = (row, "alone" if alone else "")
+    for row, text in found:
+        beside = lines[row - 1].partition("  #")[0].strip()
+        yield Text(kind="comment", place=place, text=text, beside=lines[row].strip() if beside.startswith("#") else beside)
+
+
 def sentences(texts: Iterator[Text]) -> Iterator[Text]:
     """Yield the sentences of texts that have at least four words, each with the sentence that a reader has read before it."""
     for text in texts:
@@ -200,12 +232,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sample = commands.add_parser("sample")
     sample.add_argument("number", type=int)
     sample.add_argument("--seed", type=int, default=1)
+    sample.add_argument("--code", action="store_true", help="draw docstrings and comments")
     options = parser.parse_args(arguments)
     if options.command == "check":
         return _check(accept=options.accept)
     if options.command == "count":
         return _count(pages=options.pages, limit=options.limit)
-    return _sample(options.number, options.seed)
+    texts = code() if options.code else sentences(iter((*docs(), *help_texts(), *messages())))
+    return _sample(texts, options.number, options.seed)
 
 
 def _check(*, accept: bool) -> int:
@@ -243,10 +277,10 @@ def _count(*, pages: bool, limit: int) -> int:
     return int(high)
 
 
-def _sample(number: int, seed: int) -> int:
+def _sample(texts: Iterator[Text], number: int, seed: int) -> int:
     chosen: list[Text] = []
     pools = collections.defaultdict(list)
-    for text in sentences(iter((*docs(), *help_texts(), *messages()))):
+    for text in texts:
         pools[text.kind].append(text)
     generator = random.Random(seed)
     for share, kind in enumerate(sorted(pools)):
@@ -256,7 +290,7 @@ def _sample(number: int, seed: int) -> int:
         place = " > ".join(part for part in (text.place, text.heading) if part)
         place = f"{place} [{text.beside}]" if text.beside else place
         previous = f"(after: {text.previous}) " if text.previous else ""
-        print(f"{index:3} {text.kind:<6}{place}: {previous}{text.text}")
+        print(f"{index:3} {text.kind:<5} {place}: {previous}{text.text}")
     return 0
 
 

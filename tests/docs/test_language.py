@@ -55,6 +55,21 @@ def test_a_seed_draws_the_same_sample(capsys):
     assert {line.split()[1] for line in outputs[0].splitlines()} == {"docs", "error", "help", "log"}
 
 
+def test_docstrings_and_comments_are_drawn_with_their_code(capsys):
+    """A comment of several lines is one text; a remark for a linter is none."""
+    source = 'x = 1  # so much\n# first line\n# second line\nprint(x)  # noqa: T201\n#: a table\ny = "# no comment"\n'
+    found = {text.text: text.beside for text in TOOL["_comments"]("m.py", source)}
+    assert found == {
+        "so much": "x = 1",
+        "first line second line": "print(x)  # noqa: T201",
+        "a table": 'y = "# no comment"',
+    }
+
+    assert TOOL["main"](["sample", "20", "--code", "--seed", "7"]) == 0
+    drawn = capsys.readouterr().out
+    assert (drawn.count(" docstring "), drawn.count(" comment ")) == (10, 10)
+
+
 def test_a_sentence_comes_with_what_its_reader_sees_beside_it():
     """Its heading, the line that introduces its list, and the row and column of its cell."""
     page = "# Pods\n\n## Retries\n\nA pod is replaced in these cases:\n\n- its node is down;\n\n"

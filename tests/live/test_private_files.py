@@ -132,3 +132,72 @@ def test_root_starts_no_process_of_a_users_job(tmp_path, home, command):
     assert sorted(path.name for path in job.place.rglob("attempt-*")) == before
     os.chown(job.place, 0, 0)
     cli("delete", "counter")
+
+
+ROLES = {
+    "trainer": {"entrypoint": ["echo", "output of the trainer"], "nodes": 1, "nproc_per_node": 1},
+    "judge": {"launch": "simple", "entrypoint": ["sleep", "1"]},
+}
+
+
+def write_roles(folder):
+    path = folder / "roles.json"
+    path.write_text(json.dumps({"name": "roles", "roles": ROLES}))
+    return path
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root looks after the jobs of others")
+def test_root_starts_no_role_of_a_users_job(tmp_path, home):
+    """The job of an elastic role is made by its supervisor, so that the owner of its folder shows nothing."""
+    cli("submit", write_roles(tmp_path), "--supervise", "none")
+    place = home / "jobs" / "roles"
+    before = sorted(path.name for path in place.iterdir())
+    for path in (place, *place.rglob("*")):
+        os.chown(path, 65534, 65534, follow_symlinks=False)
+
+    ended = cli("supervise", "roles", check=False)
+
+    assert "processes of a job run only as its user, and this process runs as user 0" in ended.stderr
+    left = {path.name for path in place.iterdir()} - set(before)
+    assert left <= {"record.lock", "supervisor.lock"}
+    os.chown(place, 0, 0)
+    cli("delete", "roles")
+
+
+@pytest.mark.extended
+def test_no_command_follows_a_link_to_the_roles_of_another_job(tmp_path, home):
+    """A script links the folder of its job's roles to that of another user, and takes the name and uid of that job."""
+    other, document = ("--home", tmp_path / "other"), write_roles(tmp_path)
+    cli("submit", document, "--watch", *other)
+    cli("submit", document, "--supervise", "none")
+    theirs, ours = (folder / "jobs" / "roles" for folder in (tmp_path / "other", home))
+    record = theirs / "jobs" / "roles-trainer" / "record.json"
+    before = record.read_bytes()
+    uids = [json.loads((folder / "record.json").read_text())["uid"] for folder in (ours, theirs)]
+    (ours / "record.json").write_text((ours / "record.json").read_text().replace(*uids))
+    (ours / "jobs").symlink_to(theirs / "jobs")
+
+    shown = cli("status", "roles", "--json")
+    logs = cli("logs", "roles", "--role", "trainer", check=False)
+    ended = cli("supervise", "roles", check=False)
+    cli("delete", "roles")
+
+    assert "output of the trainer" in cli("logs", "roles", "--role", "trainer", *other).stdout
+    assert json.loads(before)["uid"] not in shown.stdout
+    assert "output of the trainer" not in logs.stdout
+    assert "the path is a link or belongs to another user" in ended.stderr
+    assert record.read_bytes() == before
+    cli("delete", "roles", *other)
+
+
+def test_a_pipe_in_the_place_of_a_jobs_secret_ends_its_job(tmp_path, home):
+    """Whoever opened it to read would wait for ever, in a thread that others need."""
+    cli("submit", write_roles(tmp_path), "--supervise", "none")
+    secret = home / "jobs" / "roles" / "secret"
+    secret.unlink()
+    os.mkfifo(secret)
+
+    ended = cli("supervise", "roles", check=False)
+
+    assert "secret: the path is not a regular file" in ended.stderr
+    cli("delete", "roles")

@@ -32,12 +32,13 @@ from rallypoint.backends.local.certificates import renew
 from rallypoint.backends.local.changes import LocalChanges
 from rallypoint.backends.local.files import UnreadableError, telling
 from rallypoint.backends.local.heartbeat import beating, read_pulse
+from rallypoint.backends.local.layout import FOREIGN, JobFolder
 from rallypoint.backends.local.logs import LogReader
 from rallypoint.backends.local.node import SHIM, NodeFolder
 from rallypoint.backends.local.store import Hold, Store
 from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
-from rallypoint.backends.local.units import LocalUnits, node_devices
+from rallypoint.backends.local.units import LocalUnits, node_devices, not_own
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.job import ElasticJob
 from rallypoint.job.platform import refuse_elsewhere
@@ -68,6 +69,7 @@ class LocalBackend(Backend):
         own_folders: read no log outside of the job's folder (`log_dir`), for a process that may read what the job may not.
         told_home: the folder that the jobs are told of; None is `home`.
         devices: gives variables of a node by the job's name and the node's number.
+        job_of_roles: the job whose elastic roles are the jobs here; None for jobs of their own.
     """
 
     name = "local"
@@ -82,11 +84,12 @@ class LocalBackend(Backend):
         own_folders: bool = False,
         told_home: Path | None = None,
         devices: Callable[[str, int], Mapping[str, str]] | None = None,
+        job_of_roles: JobFolder | None = None,
     ) -> None:
         self.home = home
         self._told_home, self._devices = told_home or home, devices
         self._own_folders = own_folders
-        self._store = Store(home=home)
+        self._store = Store(home=home, job_of_roles=job_of_roles)
         self._own_agent = agent_command is None
         self._agent = tuple(agent_command or (sys.executable, "-m", "rallypoint.agent"))
         self._clock, self._sweeps = clock, sweeps
@@ -153,6 +156,8 @@ class LocalBackend(Backend):
         return await in_thread(self._observe, record)
 
     def _observe(self, record: JobRecord) -> Observation:
+        if not self._store.is_own():
+            raise UnreadableError(f"{self._store.jobs}: {FOREIGN}")
         folder = self._store.job(record.name)
         with telling(folder.path):
             nodes = self._look(record.uid, (node for _, node in folder.nodes()))
@@ -225,14 +230,10 @@ class LocalBackend(Backend):
     ) -> None:
         number = "coordinator" if node.number < 0 else node.number
         with telling(node.path, ActionError):
-            user = self._store.job(record.name).owner()
+            others = self._store.owners(record.name) - {os.geteuid()}
         # A script can write the record of its job, and would run as root where root only deletes the job.
-        if user != os.geteuid():
-            raise ActionError(
-                f"job {record.name} belongs to user {user}; processes of a job run only as its user, and this process "
-                f"runs as user {os.geteuid()}",
-                fatal=True,
-            )
+        if others:
+            raise ActionError(not_own(record.name, min(others)), fatal=True)
         node.start(
             command,
             record=self._store.job(record.name).record,
@@ -257,6 +258,7 @@ class LocalBackend(Backend):
             own_folders=self._own_folders,
             told_home=self._told_home,
             devices=functools.partial(node_devices, folder),
+            job_of_roles=folder,
         )
 
         def start_host(record: JobRecord, host: NodeFolder, command: Sequence[str], name: str) -> None:

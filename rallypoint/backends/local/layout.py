@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,10 +24,13 @@ from pathlib import Path
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.wire.bounds import read_count
 
-__all__ = ["FOLDERS", "JobFolder", "is_job_name"]
+__all__ = ["FOLDERS", "FOREIGN", "JobFolder", "is_job_name"]
 
 #: Folders of nodes, of coordinators or of hosts of a job that are looked at: a script can create any number of them.
 FOLDERS = 1 << 14
+
+#: An error about the folder `jobs` in the folder of a job.
+FOREIGN = "the path is a link or belongs to another user; expected a folder of the job's user"
 
 _TERM = re.compile(r"term-(\d+)", re.ASCII)
 _HOST = re.compile(r"host-(\d+)", re.ASCII)
@@ -58,6 +62,19 @@ class JobFolder:
     def owner(self) -> int:
         """Return the user whose job it is; raises `OSError` where there is none."""
         return self.path.lstat().st_uid
+
+    @property
+    def jobs(self) -> Path:
+        """The folder with the jobs of the job's elastic roles."""
+        return self.path / "jobs"
+
+    def has_own_jobs(self) -> bool:
+        """Return whether `jobs` is missing, or a folder of the job's user: a script could link to that of another job."""
+        try:
+            found = self.jobs.lstat()
+            return stat.S_ISDIR(found.st_mode) and found.st_uid == self.owner()
+        except FileNotFoundError:
+            return True
 
     @property
     def job(self) -> Path:
@@ -156,7 +173,7 @@ class JobFolder:
     def children(self) -> Iterator[JobFolder]:
         """The jobs of elastic roles. Reads folders."""
         for path in _listed(self.path, "jobs/*"):
-            if is_job_name(path.name) and not path.is_symlink():
+            if is_job_name(path.name) and not path.is_symlink() and self.has_own_jobs():
                 yield JobFolder(path=path)
 
     @property

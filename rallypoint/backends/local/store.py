@@ -30,7 +30,7 @@ from rallypoint.backends.contract import (
 )
 from rallypoint.backends.local import certificates, cgroup, durable, proc
 from rallypoint.backends.local.files import FULL, read_bytes, read_optional, telling
-from rallypoint.backends.local.layout import JobFolder, is_job_name
+from rallypoint.backends.local.layout import FOREIGN, JobFolder, is_job_name
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
@@ -52,9 +52,14 @@ _LOCKED = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Store:
-    """The folder of all jobs, `HOME/jobs`; it need not exist."""
+    """The folder of all jobs, `HOME/jobs`; it need not exist.
+
+    Attributes:
+        job_of_roles: the job whose elastic roles these jobs are; its script can write to `home`.
+    """
 
     home: Path
+    job_of_roles: JobFolder | None = None
 
     @property
     def jobs(self) -> Path:
@@ -67,17 +72,30 @@ class Store:
             raise JobNotFoundError(f"{name!r} is not a valid job name; expected letters, digits, '-', '_' and '.'")
         return JobFolder(path=self.jobs / name)
 
+    def owners(self, name: str) -> set[int]:
+        """Return the users of a job's folder, and of the job that it is a role of. Raises `OSError` without a folder."""
+        return {folder.owner() for folder in (self.job(name), self.job_of_roles) if folder is not None}
+
+    def is_own(self) -> bool:
+        """Return whether the jobs here are those of `job_of_roles`, and not of another job that its script links to."""
+        with telling(self.home):
+            return self.job_of_roles is None or self.job_of_roles.has_own_jobs()
+
+    def _require_own(self, kind: type[BackendError] = BackendError) -> None:
+        if not self.is_own():
+            raise kind(f"{self.jobs}: {FOREIGN}")
+
     def names(self) -> tuple[str, ...]:
         """Return the names of all jobs, sorted."""
         with telling(self.jobs):
-            if not self.jobs.is_dir():
+            if not self.is_own() or not self.jobs.is_dir():
                 return ()
             found = (path.name for path in self.jobs.iterdir() if is_job_name(path.name))
             return tuple(sorted(name for name in found if self.job(name).record.exists()))
 
     def load(self, name: str) -> Stored | None:
         """Return a job, or None when there is none of this name. Raises `BackendError` when it cannot be read."""
-        if not is_job_name(name):
+        if not is_job_name(name) or not self.is_own():
             return None
         folder = self.job(name)
         with telling(folder.record):
@@ -91,7 +109,7 @@ class Store:
 
     def status(self, name: str) -> JobStatus | None:
         """Return the coordinator's last word, or None before its first. Raises `UnreadableError` and `BackendError`."""
-        return read_optional(JobStatus, self.job(name).status) if is_job_name(name) else None
+        return read_optional(JobStatus, self.job(name).status) if is_job_name(name) and self.is_own() else None
 
     def create(self, blueprint: Blueprint, *, owner: str, now: float, uid: str = "") -> Stored:
         """Make a job's folder: it appears with everything in it, or not at all. Raises `JobExistsError` and `SubmitError`.
@@ -102,6 +120,7 @@ class Store:
         folder = self.job(plan.name)
         uid = uid or secrets.token_hex(8)
         record = JobRecord.new(name=plan.name, uid=uid, digest=plan.digest, owner=owner, claimant=blueprint.claimant, now=now)
+        self._require_own(SubmitError)
         with telling(self.jobs, SubmitError):
             private_folder(self.jobs)
             tighten(self.jobs)
@@ -129,6 +148,7 @@ class Store:
 
     def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None) -> Stored:
         """Replace the record (and the job and its plan) if it is still at `version`."""
+        self._require_own()
         folder = self.job(record.name)
         with telling(folder.record), _locked(folder):
             current = _read(folder.record)
@@ -145,6 +165,7 @@ class Store:
 
     def purge(self, record: JobRecord) -> None:
         """Remove a job of this name and uid; in one step it is no job any more, in the next its files go."""
+        self._require_own()
         folder = self.job(record.name)
         with telling(folder.path), contextlib.suppress(ConflictError), _locked(folder):
             current = self.load(record.name)

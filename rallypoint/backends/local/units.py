@@ -21,11 +21,13 @@ from rallypoint.backends.local import durable, proc
 from rallypoint.backends.local.blueprint import HOST as ADDRESS
 from rallypoint.backends.local.blueprint import host_command, mark, role_blueprint
 from rallypoint.backends.local.devices import assigned, visible
-from rallypoint.backends.local.files import read_optional, telling
-from rallypoint.backends.local.layout import FOLDERS, JobFolder
+from rallypoint.backends.local.files import UnreadableError, read_bytes, read_optional, telling
+from rallypoint.backends.local.layout import FOLDERS, FOREIGN, JobFolder
 from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.threads import in_thread
+from rallypoint.job import ElasticJob, JobError
+from rallypoint.job.document import read_yaml
 from rallypoint.job.model import load_job
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
@@ -52,7 +54,7 @@ from rallypoint.wire.unit_files import (
 if TYPE_CHECKING:
     from rallypoint.supervision.observation import NodeSeen
 
-__all__ = ["LocalUnits", "node_devices", "prepare_roles", "ring"]
+__all__ = ["LocalUnits", "node_devices", "not_own", "prepare_roles", "ring"]
 
 #: Seconds that a host without instances has to end before it is ended by force.
 _HOST_GRACE = 10.0
@@ -142,8 +144,7 @@ class LocalUnits(UnitBackend):
         """Raise `ActionError` for another user's job: its processes are started as its user, and its files written as such."""
         user = self._folder.owner()
         if user != os.geteuid():
-            told = f"job {self._folder.path.name} belongs to user {user}, and this process runs as user {os.geteuid()}"
-            raise ActionError(f"{told}; expected the user of the job", fatal=True)
+            raise ActionError(not_own(self._folder.path.name, user), fatal=True)
 
     def _live_host(self, hosts: Sequence[NodeFolder], group: str) -> NodeFolder | None:
         if not hosts:
@@ -187,8 +188,11 @@ class LocalUnits(UnitBackend):
         host.end(force=force)
 
     def _prepare(self, record: JobRecord, plan: Plan) -> None:
-        """Make what every process of the job needs, once."""
-        prepare_roles(self._folder, plan)
+        """Make what every process of the job needs, once. A script that has replaced a file of the job ends its job."""
+        try:
+            prepare_roles(self._folder, plan)
+        except UnreadableError as error:
+            raise ActionError(str(error), fatal=True) from error
 
     def _write(self, path: Path, order: UnitStart) -> None:
         """Write what is to run; its folders are made one by one, so that nothing comes back of a job that was deleted."""
@@ -236,10 +240,20 @@ class LocalUnits(UnitBackend):
         return await in_thread(self._blueprint, record, plan, role)
 
     def _blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
-        with telling(self._folder.path):
+        with telling(self._folder.path, ActionError):
+            self._require_own()
+            if not self._folder.has_own_jobs():
+                raise ActionError(f"{self._folder.jobs}: {FOREIGN}", fatal=True)
             self._prepare(record, plan)
-            job = load_job(self._folder.job, based=False)
+            job = self._job()
         return role_blueprint(job, role, folder=self._folder, agent=self._agent)
+
+    def _job(self) -> ElasticJob:
+        """Read job.yaml, which a script could have replaced by a pipe or a link."""
+        try:
+            return load_job(read_yaml(read_bytes(self._folder.job).decode()), based=False)
+        except (UnreadableError, JobError, UnicodeDecodeError) as error:
+            raise ActionError(f"cannot read {self._folder.job}: {error}", fatal=True) from error
 
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
         """Return where the instances of the job find each other on this machine."""
@@ -303,12 +317,21 @@ def node_devices(folder: JobFolder, name: str, node: int) -> dict[str, str]:
     return visible(devices, os.environ) if devices else {}
 
 
+def not_own(name: str, user: int) -> str:
+    """Return the error of a process that would start something of another user's job."""
+    told = f"job {name} belongs to user {user}; processes of a job run only as its user"
+    return f"{told}, and this process runs as user {os.geteuid()}"
+
+
 def prepare_roles(folder: JobFolder, plan: Plan) -> None:
-    """Make the directory of instances, their secret and the job's `config`, unless they are there. Raises `OSError`."""
+    """Make the directory of instances, their secret and the job's `config`, unless they are there.
+
+    Raises `OSError`, and `UnreadableError` for a secret that is no regular file of text.
+    """
     folder.directory.mkdir(mode=0o700, exist_ok=True)
     if not folder.roles_secret.exists():
-        secret = folder.secret.read_text(encoding="utf-8").strip()
-        token = hmac.new(secret.encode(), b"roles", hashlib.sha256).hexdigest()
+        secret = read_bytes(folder.secret).strip()
+        token = hmac.new(secret, b"roles", hashlib.sha256).hexdigest()
         durable.write_text(str(folder.roles_secret), f"{token}\n")
     config = next((text for role in role_plans(plan) if (text := role.read().env.get(env.CONFIG))), "")
     if config and not folder.config.exists():

@@ -194,7 +194,7 @@ def _add_nodes(flags: _Flags) -> None:
         default=3,
         read=int,
         metavar="N",
-        text="worker restarts after faults (default: 3; in torchrun: 0)",
+        text="maximum number of worker restarts after faults (default: 3; in torchrun: 0)",
     )
     flags.value("--node-unit", default=1, read=int, metavar="N", text="use a multiple of N nodes in each round (default: 1)")
     flags.value("--node-rank", default=0, read=int, metavar="N", text="rank of this node, with --rdzv-backend static")

@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["add", "frame_document", "frame_lines", "run"]
 
 _DESCRIPTION = """\
-Replay a trace of observations through the supervisor's rules and show the
-resulting phases, conditions, retries, clocks and actions at each time. The
+Replay recorded states of a job's pods through the supervisor's rules, and show
+the resulting phase, conditions, retries, timers and actions at each time. The
 command starts no job. POLICY is a job file, a file with policy fields or a file
-with AppWrapper annotations. TRACE is a list of observations; its format is
-described in docs/explanation/supervision.md.
+with AppWrapper annotations. TRACE is a file with the states of the pods; its
+format is described in docs/explanation/supervision.md.
 """
 
 #: Width of the column of times.
@@ -44,7 +44,7 @@ _TIME = 9
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "simulate", "replay recorded observations through the supervisor's rules", _DESCRIPTION)
+    parser = add_command(commands, "simulate", "replay recorded states of pods through the supervisor's rules", _DESCRIPTION)
     parser.add_argument("policy", metavar="POLICY", type=Path, help="job file or policy file, YAML or JSON")
     parser.add_argument("trace", metavar="TRACE", type=Path, help="file with the observations, YAML or JSON")
     set_option(parser, "a field of POLICY to a value, as in failure_grace=5m")

@@ -144,7 +144,7 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
         except RefusedError:
             raise RefusedError(f"{rule.allowed} for the key {key}; it is {text!r}") from None
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"the same value for all keys that set {'.'.join(filter(None, field))}; {key} is {text!r}")
+            raise RefusedError(f"the same value as {key}, which is {text!r}: both set {'.'.join(filter(None, field))}")
     return found
 
 

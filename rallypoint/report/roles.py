@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -252,9 +252,14 @@ def _instances(record: JobRecord, role: RolePlan, found: RoleRecord | None) -> I
     for index in range(role.total):
         state, mood = _state(record, found, done=index in done)
         group = index // role.per_group
-        life = 0 if found is None else found.incarnations[index]
-        restarts = 0 if found is None else found.restarts[group]
+        life = 0 if found is None else _at(found.incarnations, index)
+        restarts = 0 if found is None else _at(found.restarts, group)
         yield Instance(index=index, state=state, mood=mood, group=group, life=life, restarts=restarts)
+
+
+def _at(counts: Sequence[int], index: int) -> int:
+    """Return a count; 0 where the record of a script, which can write to its job's folder, has too few."""
+    return counts[index] if index < len(counts) else 0
 
 
 def _state(record: JobRecord, found: RoleRecord | None, *, done: bool) -> tuple[str, Mood]:

@@ -187,7 +187,14 @@ def test_what_is_kept_is_read_as_it_was_written(lives, made):
     assert Lives.from_json(kept.to_json()) == kept
 
 
-@pytest.mark.parametrize("text", ["{", "[]", '{"instances": 1, "pods": {}}', '{"instances": {"a": [1]}, "pods": {}}', '"x"'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("{", "[]", '{"instances": 1, "pods": {}}', '{"instances": {"a": [1]}, "pods": {}}', '"x"', "[" * 100_000),
+        '{"instances": {"a-0": [1e999, 1, 1]}, "pods": {}}',
+    ],
+    ids=["cut", "a list", "a number", "short", "a text", "deep", "infinite"],
+)
 def test_what_is_no_record_of_lives_is_an_error(text):
     """And not an empty one, with which every instance would be started again."""
     with pytest.raises(ValueError, match=r"key lives\.json: .*; restore the previous value of this key"):

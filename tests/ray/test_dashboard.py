@@ -304,7 +304,9 @@ async def test_a_broken_line_of_another_job_is_skipped(forged: tuple[Forged, Ray
     """It stopped all submissions to the cluster, and the supervision of all jobs on it."""
     program, backend = forged
     good, bad = program.line, "RALLYPOINT_LEDGER {"
-    program.jobs = [{**program.jobs[0], "submission_id": name, "start_time": at} for name, at in (("bad", 9), ("good", 1))]
+    program.jobs = [
+        {**program.jobs[0], "submission_id": name, "start_time": at} for name, at in (("bad", 10**400), ("good", 1))
+    ]
     program.line = bad
     with pytest.raises(BackendError, match="could not start the ledger"):
         await backend.load("job")

@@ -68,3 +68,18 @@ def test_only_output_of_the_node_is_copied(name: str, *, copied: bool) -> None:
     from rallypoint.backends.ray.cluster.nodes import is_output
 
     assert is_output(name) is copied
+
+
+@pytest.mark.parametrize("planted", ["key", "folder"])
+def test_a_ledger_uses_no_key_that_others_can_write(tmp_path: Path, planted: str) -> None:
+    """Who knows the key runs programs on the cluster."""
+    from rallypoint.backends.ray.cluster.ledger import Ledger
+
+    home = Path(Ledger(str(tmp_path), "team", "127.0.0.1").home)
+    home.mkdir(parents=True, exist_ok=True)
+    (home / "ledger.key").write_text("known to others")
+    (home / "ledger.key").chmod(0o666 if planted == "key" else 0o600)
+    home.chmod(0o777 if planted == "folder" else 0o700)
+
+    with pytest.raises(PermissionError):
+        Ledger(str(tmp_path), "team", "127.0.0.1")._prepare()

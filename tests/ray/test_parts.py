@@ -155,6 +155,26 @@ def test_errors_travel():
     assert (type(conflict), str(conflict)) == (ConflictError, "changed")
 
 
+def test_an_error_of_a_ledger_is_cut_and_cleaned():
+    """Any program on the cluster can announce a ledger; its text goes to logs and to the tab."""
+    text = "x\x1b[2J" + "y" * (30 << 20)
+
+    told = str(calls.error_from({"kind": "ActionError", "text": text}, name="digits"))
+    held = str(calls.error_from({"kind": "HeldError", "holder": text}, name="digits"))
+
+    assert max(map(len, (told, held))) < 2200
+    assert "\x1b" not in told + held
+
+
+async def test_a_line_of_a_ledger_moves_the_cursor_of_its_own_rank_alone():
+    """Not that of ranks whose lines would never be shown then."""
+    data = [[True, "out", "a", "3"], [0, "out", "b", "1;5=9"]]
+
+    lines = await calls.read_lines("", data, rank=None, ranks=8)
+
+    assert [(line.rank, str(line.cursor)) for line in lines] == [(0, "0=159")]
+
+
 def test_a_job_has_one_holder_until_it_is_silent(tmp_path):
     """After that another takes it, and the first is told so."""
     now = [1000.0]

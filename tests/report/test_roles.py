@@ -51,6 +51,16 @@ def test_each_role_has_a_part_of_the_page():
     assert (judge.title, judge.state) == ("Succeeded", State.SUCCEEDED)
 
 
+def test_a_record_with_too_few_numbers_is_shown():
+    """A script can write to the record of its job; numbers that are missing count as 0."""
+    record = job()
+    roles = tuple(dataclasses.replace(role, incarnations=(), restarts=()) for role in record.conductor.roles)
+
+    page = page_of(dataclasses.replace(record, conductor=dataclasses.replace(record.conductor, roles=roles)), trainer())
+
+    assert [(one.life, one.restarts) for one in page.roles[1].instances] == [(0, 0)] * 6
+
+
 def test_the_incidents_of_the_job_are_those_of_instances():
     """In the words of roles."""
     (fault,) = page_of(job(), trainer()).faults

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -34,6 +35,7 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import excess
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sanitize import clean_text
 
 __all__ = [
     "LINE",
@@ -61,8 +63,11 @@ T = TypeVar("T")
 #: Seconds between two requests for new lines of a log that is followed.
 _FOLLOW = 0.3
 
-#: Characters of how far one rank was read; four numbers of 20 digits need less.
-_PLACE = 100
+#: Characters of how far one rank was read; four numbers of 20 digits need less. Others could stand for further ranks.
+_PLACE, _PLACES = 100, re.compile(r"[=;]")
+
+#: Characters of an error that a ledger answers with.
+_TEXT = 2000
 
 #: Begins the line with which the bootstrap job gives out the address and the key of the ledger.
 LINE = "RALLYPOINT_LEDGER "
@@ -181,9 +186,9 @@ async def read_tail(data: Any) -> Tail:
 def _lines(cursor: str, data: Any, ranks: range) -> list[LogLine]:
     cursors = Cursors.of(cursor)
     return [
-        LogLine(rank=rank, stream=str(stream), text=str(text), cursor=cursors.move(rank, str(place)[:_PLACE]))
+        LogLine(rank=rank, stream=str(stream), text=str(text), cursor=cursors.move(rank, _PLACES.sub("", str(place))[:_PLACE]))
         for rank, stream, text, place in data
-        if isinstance(rank, int) and rank in ranks
+        if type(rank) is int and rank in ranks  # True is no rank, and would be written as one
     ]
 
 
@@ -223,9 +228,9 @@ def error_from(data: Any, *, name: str) -> BackendError:
     """Return the error of such JSON; `name` is the job that the call was about."""
     if not isinstance(data, dict):
         return BackendError(f"the ledger answered with an error of an unknown form: {data!r:.200}")
-    kind, text = str(data.get("kind")), str(data.get("text"))
+    kind, text = str(data.get("kind"))[:_TEXT], clean_text(str(data.get("text")), _TEXT)
     if kind == "ActionError":
         return ActionError(text, fatal=data.get("fatal") is True, waits=data.get("waits") is True)
     if kind == "HeldError":
-        return HeldError(name, str(data.get("holder")))
+        return HeldError(name, clean_text(str(data.get("holder")), _TEXT))
     return _ERRORS.get(kind, BackendError)(text)

@@ -7,7 +7,6 @@ import contextlib
 import ipaddress
 import json
 import logging
-import math
 import re
 import secrets
 import shlex
@@ -45,6 +44,9 @@ _MARK = "rallypoint"
 
 #: How many earlier Ray jobs are asked where the ledger is.
 _LATEST = 3
+
+#: The last start time in milliseconds since the epoch: that of the year 2286.
+_LAST = 10**13
 
 #: Bytes and JSON values of an answer of dashboard or ledger: any program on the cluster can make it as large as it likes.
 _LARGEST_ANSWER, _VALUES = 32 << 20, 1 << 20
@@ -361,7 +363,7 @@ def _is_loopback(host: str) -> bool:
 
 def _start_time(job: Mapping[str, Any]) -> float:
     began = job.get("start_time")
-    return float(began) if isinstance(began, (int, float)) and math.isfinite(began) else 0.0
+    return float(began) if isinstance(began, (int, float)) and 0 <= began <= _LAST else 0.0
 
 
 def _refusal(status: int, text: str) -> str:

@@ -75,7 +75,7 @@ class Lives:
             return cls()
         try:
             return cls._read(json.loads(text))
-        except (AttributeError, KeyError, TypeError, ValueError) as error:
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(
                 f"key {LIVES_KEY}: the value does not list the incarnation of each role instance, as the supervisor writes it "
                 f"({error!r}); restore the previous value of this key"

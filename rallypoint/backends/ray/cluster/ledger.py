@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import hmac
 import json
 import logging
 import os
 import secrets
+import stat
 import sys
+import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -132,6 +135,7 @@ class Ledger:
     def _prepare(self) -> None:
         private_folder(self.home)
         path = self.home / _KEY
+        _require_private(self.home, path)
         if not path.exists():
             durable.write_text(str(path), secrets.token_urlsafe(32))
         self._key = path.read_text().strip()
@@ -424,3 +428,17 @@ def _blueprint(given: dict[str, Any]) -> Blueprint:
         function=given["function"],
         claimant=given["claimant"],
     )
+
+
+def _require_private(folder: Path, key: Path) -> None:
+    """Raise `OSError` if another user can replace the key or has written it: who knows the key has all jobs."""
+    mode = folder.stat().st_mode
+    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+        raise PermissionError(errno.EACCES, f"mode {stat.S_IMODE(mode):04o} lets other users replace files", str(folder))
+    if key.exists():
+        found = key.stat()
+        with tempfile.TemporaryFile(dir=folder) as probe:  # some network file systems give new files another owner
+            own = os.fstat(probe.fileno()).st_uid
+        if found.st_uid != own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+            problem = f"mode {stat.S_IMODE(found.st_mode):04o} and owner uid {found.st_uid} are not allowed"
+            raise PermissionError(errno.EACCES, f"{problem}; expected mode 0600 and owner uid {own}", str(key))

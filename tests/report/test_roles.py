@@ -54,9 +54,11 @@ def test_each_role_has_a_part_of_the_page():
 def test_a_record_with_too_few_numbers_is_shown():
     """A script can write to the record of its job; numbers that are missing count as 0."""
     record = job()
+    assert record.conductor is not None
     roles = tuple(dataclasses.replace(role, incarnations=(), restarts=()) for role in record.conductor.roles)
+    short = dataclasses.replace(record.conductor, roles=roles)
 
-    page = page_of(dataclasses.replace(record, conductor=dataclasses.replace(record.conductor, roles=roles)), trainer())
+    page = page_of(dataclasses.replace(record, conductor=short), trainer())
 
     assert [(one.life, one.restarts) for one in page.roles[1].instances] == [(0, 0)] * 6
 

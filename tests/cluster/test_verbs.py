@@ -44,6 +44,7 @@ def pids(status: JobStatus) -> dict[int, int]:
 
 
 @pytest.mark.sample("emulator")
+@pytest.mark.extended
 async def test_a_job_is_paused_resumed_and_stopped(site: Site) -> None:
     """On all nodes, in the same processes; what the script cannot do each node says for its ranks; a stop is a success."""
     async with submitted(site, site.job(nodes=2, env={"MODE": "ordered"})) as job:

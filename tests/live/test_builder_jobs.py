@@ -37,6 +37,7 @@ def alone(entry: str) -> JobBuilder:
     return training(entry).no_setup_process_group()
 
 
+@pytest.mark.extended
 def test_a_function_runs_in_the_process_group_of_its_role(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It reads the configuration; its submission returns 0. A second one in the same process works, too."""
     light = os.environ["PYTHONPATH"]
@@ -52,6 +53,7 @@ def test_a_function_runs_in_the_process_group_of_its_role(place: Path, monkeypat
     assert json.loads((place / "rank-0.json").read_text())["world"] == 1
 
 
+@pytest.mark.extended
 def test_classes_and_exit_codes(place: Path) -> None:
     """`run()` of a class; `sys.exit(0)` is a success, any other code a failure with that code."""
     assert alone("role_jobs:Trainer").build().submit("classy", job_max_restart=0) == 0
@@ -123,6 +125,7 @@ def test_a_second_submission_attaches(place: Path, monkeypatch: pytest.MonkeyPat
     second.communicate()
 
 
+@pytest.mark.extended
 def test_an_airflow_connection_names_the_backend(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its home and its policies apply, and come before the defaults of `submit()`, not before an argument."""
     pytest.importorskip("airflow")

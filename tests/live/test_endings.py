@@ -28,6 +28,7 @@ def job(tmp_path: Path) -> Iterator[Agents]:
         yield job
 
 
+@pytest.mark.extended
 def test_a_group_whose_last_holder_is_a_reducer_ends(job: Agents) -> None:
     """Here the race between the destructor of the group and its thread is always lost, unless the GIL is released."""
     run = job.run("--standalone", "--nproc-per-node", 2, "--max-restarts", 0, PENDING, job.work)

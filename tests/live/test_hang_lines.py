@@ -35,6 +35,7 @@ def test_a_run_that_succeeds_has_no_line_about_a_hang(tmp_path: Path) -> None:
     assert "round 2" not in output
 
 
+@pytest.mark.extended
 def test_the_evidence_of_a_hang_survives_the_run(tmp_path: Path) -> None:
     """Without `--log-dir`: the folder is temporary, the file stays, and the last lines say where it is."""
     with agents(tmp_path, torch=True) as job:

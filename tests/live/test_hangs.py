@@ -63,6 +63,7 @@ def hang_of(record: JobRecord) -> Incident:
         ),
     ],
 )
+@pytest.mark.extended
 def test_a_hang_is_found_and_the_workers_start_again(tmp_path: Path, home: Path, how: str, state: str, where: str) -> None:
     """`hang_detection: 2`: the culprit is named with its stack, the workers are restarted, and the budget of hangs pays."""
     counter = job(tmp_path, home, how, action=2)

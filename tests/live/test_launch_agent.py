@@ -77,6 +77,7 @@ def fail_on_1() -> None:
     threading.Event().wait()
 
 
+@pytest.mark.extended
 def test_a_failure_is_torchs_own(tmp_path: Path) -> None:
     """L3: after the restarts, by global rank, with the traceback of the worker; logs and counters are where they should be."""
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError

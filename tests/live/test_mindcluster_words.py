@@ -27,6 +27,7 @@ INJECTED = (
     ],
     ids=["HIGH_AVAILABILITY", "MS_ENABLE_TFT"],
 )
+@pytest.mark.extended
 def test_a_variable_asks_for_retry_and_recover(tmp_path: Path, home: Path, labels: dict[str, str], env: dict[str, str]) -> None:
     """Without recover-strategy: a step that raises is run again, and a killed process is started anew; the other one lives."""
     run = Elastic.submit(tmp_path, home, labels={**GRACE, **labels}, env=env)
@@ -68,6 +69,7 @@ def test_the_flags_ask_for_retry_and_dump(tmp_path: Path, home: Path) -> None:
     ],
     ids=["--enable-elastic-training", "HIGH_AVAILABILITY"],
 )
+@pytest.mark.extended
 def test_a_flag_or_a_variable_asks_for_elastic_training(
     tmp_path: Path, home: Path, flags: tuple[str, ...], env: dict[str, str]
 ) -> None:

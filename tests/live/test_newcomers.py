@@ -7,6 +7,8 @@ import re
 import socket
 from pathlib import Path
 
+import pytest
+
 from rallypoint.wire.exits import Exit
 from tests.live.agent_processes import SCRIPTS, agents, free_port, said
 from tests.waiting import eventually
@@ -14,6 +16,7 @@ from tests.waiting import eventually
 JOINING = SCRIPTS / "joining.py"
 
 
+@pytest.mark.extended
 def test_a_newcomer_has_imported_everything_before_the_others_regroup(tmp_path: Path) -> None:
     """Its first worker finds torch and what the script imports imported; the first workers of a job find nothing."""
     with agents(tmp_path, torch=True) as job:

@@ -59,6 +59,7 @@ echo '{"compute": 1, "transfer": 1, "moved": 100, "latency": 0.1}'
 """
 
 
+@pytest.mark.extended
 def test_a_faulty_node_is_replaced_and_its_replacement_checked_before_all_train(tmp_path: Path) -> None:
     """By a supervisor; nobody has trained before, and the incident asks for another machine."""
     program = tmp_path / "probe.sh"

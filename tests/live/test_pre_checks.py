@@ -63,6 +63,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: None):
 
 
 @pytest.mark.argument("pre_check_ops")
+@pytest.mark.extended
 def test_training_begins_when_the_operators_are_content(job, tmp_path: Path) -> None:
     """Not before; the status tells which was asked, how often, and which was bypassed."""
     ops = '[("checks_of_job", "Disk", True), ("no.such.module", "Any", False)]'

@@ -68,6 +68,7 @@ def test_the_files_of_a_job_are_its_owners_alone(tmp_path, home, before):
     assert SECRET not in submitted.stderr + submitted.stdout
 
 
+@pytest.mark.extended
 def test_commands_write_no_file_that_a_script_names(tmp_path, home):
     """Root looks after a job of a user whose script leaves links in the job's folder; other jobs are shown as before."""
     precious = tmp_path / "precious"

@@ -39,6 +39,7 @@ def test_a_killed_worker_goes_on_at_its_last_step(job: Agents) -> None:
     assert not Path((job.work / "memory").read_text()).exists()
 
 
+@pytest.mark.extended
 def test_save_at_breakpoint_needs_no_line(job: Agents) -> None:
     """The helper's script, which saves every ten steps, loses none; and storage has the last step, too."""
     (job.work / f"die.{LAST}").touch()

@@ -205,6 +205,7 @@ def test_airflow_shows_the_tab_and_the_link(airflow):
 
 
 @pytest.mark.skipif(chromium() is None, reason="there is no chromium on PATH")
+@pytest.mark.extended
 def test_the_tab_in_airflows_own_frame(airflow, tmp_path):
     """Signed in by the form, a viewer reads it in the task's page: by its address, by the link, mapped, on a phone, dark."""
     seen = asyncio.run(_look_around(airflow.pages, tmp_path))

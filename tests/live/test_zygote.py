@@ -66,6 +66,7 @@ def standing_by(agent: int, workers: set[int], count: int) -> set[int]:
     return eventually(found, timeout=60.0, why=f"{count} forks of the zygote")
 
 
+@pytest.mark.extended
 def test_the_dead_come_back_as_forks(job: Agents, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both workers of the next round are forks, and children of the agent; a zygote that dies is replaced, unnoticed."""
     monkeypatch.setenv("RALLYPOINT_LOG_LEVEL", "DEBUG")  # what each standby costs is nothing for every run's log

@@ -14,6 +14,7 @@ from tests.live.roles.jobs import RolesJob, kill
 from tests.waiting import eventually
 
 
+@pytest.mark.extended
 def test_status_and_explain_show_every_role(place: Path, home: Path) -> None:
     """A row for each instance and one for the trainer; the timeline of the job, and that of its elastic role."""
     job = RolesJob.write(place, home).submit()

@@ -7,10 +7,9 @@ import re
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rallypoint.backends.cursors import Cursor
-from rallypoint.job import ElasticJob
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
@@ -20,6 +19,9 @@ from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
+
+if TYPE_CHECKING:
+    from rallypoint.job import ElasticJob
 
 __all__ = [
     "ROLE_OWNER",

@@ -109,6 +109,20 @@ except SystemExit:
     assert done.stderr == "[]\n"
 
 
+@pytest.mark.parametrize("command", ["status", "logs digits", "delete digits", "suspend digits"])
+def test_a_command_that_reads_jobs_imports_no_models_of_jobs(tmp_path, command):
+    """They need pydantic, and made up half of the time that such a command takes."""
+    code = f"""
+import sys
+from rallypoint.cli.main import main
+main({["--home", str(tmp_path), *command.split()]!r})
+print([name for name in ("airflow", "pydantic", "torch") if name in sys.modules], file=sys.stderr)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stderr.endswith("[]\n")
+
+
 def test_the_version_is_told(capsys):
     """`--version` prints the program's name and version."""
     with pytest.raises(SystemExit) as ended:

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rallypoint.backends.certificates import renewing
 from rallypoint.backends.contract import (
@@ -27,9 +28,9 @@ from rallypoint.backends.contract import (
     UnitBackend,
 )
 from rallypoint.backends.local import checks, proc
-from rallypoint.backends.local.blueprint import HOST, coordinator_command, draw, mark, node_command
 from rallypoint.backends.local.certificates import renew
 from rallypoint.backends.local.changes import LocalChanges
+from rallypoint.backends.local.command_lines import HOST, coordinator_command, mark, node_command
 from rallypoint.backends.local.files import UnreadableError, telling
 from rallypoint.backends.local.heartbeat import beating, read_pulse
 from rallypoint.backends.local.layout import FOREIGN, JobFolder
@@ -40,8 +41,6 @@ from rallypoint.backends.local.sweeping import sweep
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.local.units import LocalUnits, node_devices, not_own
 from rallypoint.backends.sweeping import EVERY, sweeping
-from rallypoint.job import ElasticJob
-from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import Holder, JobRecord
@@ -49,6 +48,9 @@ from rallypoint.wire.env import FUNCTION_FILE, HOME
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import role_plans
 from rallypoint.wire.status import JobStatus
+
+if TYPE_CHECKING:
+    from rallypoint.job import ElasticJob
 
 __all__ = ["LocalBackend"]
 
@@ -102,6 +104,10 @@ class LocalBackend(Backend):
 
     def plan(self, job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
         """Return the folder, the files and the exact command of every process."""
+        # The models of jobs need pydantic, which is slow to import; what only reads jobs does without.
+        from rallypoint.backends.local.blueprint import draw  # noqa: PLC0415
+        from rallypoint.job.platform import refuse_elsewhere  # noqa: PLC0415
+
         refuse_elsewhere(job.platform, job.namespace, backend=self.name)
         if not Path(job.roles[0].workdir).is_absolute():
             job = job.with_base(Path.cwd())

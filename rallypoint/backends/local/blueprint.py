@@ -1,4 +1,4 @@
-"""What a submission would create on this machine, and the command line of every process. Pure."""
+"""What a submission would create on this machine. Pure. It needs the models of jobs, which are slow to import."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, SubmitError
+from rallypoint.backends.local.command_lines import coordinator_command, host_command, node_command
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.roles import ignored_master, isolation, only_plan, orphan_notes
@@ -19,10 +20,7 @@ from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan, role_plans
 from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES, SECRET_PREFIX
 
-__all__ = ["HOST", "coordinator_command", "draw", "host_command", "mark", "node_command", "role_blueprint"]
-
-#: Where coordinator and agents of this machine meet.
-HOST = "127.0.0.1"
+__all__ = ["draw", "role_blueprint"]
 
 #: Fields of a role that are for backends that run pods.
 _PODS = (
@@ -34,62 +32,6 @@ _PODS = (
     *("security_context", "pod_security_context", "pod_template"),
     *("labels", "annotations"),
 )
-
-
-def mark(uid: str, *parts: object) -> str:
-    """Return the mark that every process of one node carries."""
-    return "/".join((uid, *map(str, parts)))
-
-
-def coordinator_command(
-    agent: Sequence[str], job: JobFolder, *, uid: str, attempt: int, term: int, tls: bool = False
-) -> tuple[str, ...]:
-    """Return the command line of the coordinator of one term."""
-    return (
-        *agent,
-        "coordinator",
-        *("--plan", str(job.plan)),
-        *("--uid", uid),
-        *("--attempt", str(attempt)),
-        *("--term", str(term)),
-        *("--secret-file", str(job.secret)),
-        *(("--tls", str(job.tls)) if tls else ()),
-        *("--endpoint-file", str(job.endpoint)),
-        *("--status-file", str(job.status)),
-        *("--record-file", str(job.record)),
-        *("--host", HOST),
-    )
-
-
-def node_command(
-    agent: Sequence[str], job: JobFolder, *, attempt: int, node: int, incarnation: int, tls: bool = False
-) -> tuple[str, ...]:
-    """Return the command line of one incarnation of a node."""
-    return (
-        *agent,
-        "node",
-        *("--plan", str(job.plan)),
-        *("--attempt", str(attempt)),
-        *("--node", str(node)),
-        *("--incarnation", str(incarnation)),
-        *("--secret-file", str(job.secret)),
-        *(("--tls", str(job.tls)) if tls else ()),
-        *("--endpoint-file", str(job.endpoint)),
-        *("--dir", str(job.node(node, attempt, incarnation).path)),
-        *("--host", HOST),
-    )
-
-
-def host_command(agent: Sequence[str], job: JobFolder, *, uid: str, folder: Path) -> tuple[str, ...]:
-    """Return the command line of a host of instances."""
-    return (
-        *agent,
-        "host",
-        *("--plan", str(job.plan)),
-        *("--record-file", str(job.record)),
-        *("--uid", uid),
-        *("--dir", str(folder)),
-    )
 
 
 def role_blueprint(job: ElasticJob, role: RolePlan, *, folder: JobFolder, agent: Sequence[str]) -> Blueprint:

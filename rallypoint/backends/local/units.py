@@ -18,17 +18,14 @@ from typing import TYPE_CHECKING
 
 from rallypoint.backends.contract import ActionError, Backend, Blueprint, LogLine, Tail, UnitBackend
 from rallypoint.backends.local import durable, proc
-from rallypoint.backends.local.blueprint import HOST as ADDRESS
-from rallypoint.backends.local.blueprint import host_command, mark, role_blueprint
+from rallypoint.backends.local.command_lines import HOST as ADDRESS
+from rallypoint.backends.local.command_lines import host_command, mark
 from rallypoint.backends.local.devices import assigned, visible
 from rallypoint.backends.local.files import UnreadableError, read_bytes, read_optional, telling
 from rallypoint.backends.local.layout import FOLDERS, FOREIGN, JobFolder
 from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.threads import in_thread
-from rallypoint.job import ElasticJob, JobError
-from rallypoint.job.document import read_yaml
-from rallypoint.job.model import load_job
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire import codec, env
@@ -52,6 +49,7 @@ from rallypoint.wire.unit_files import (
 )
 
 if TYPE_CHECKING:
+    from rallypoint.job import ElasticJob
     from rallypoint.supervision.observation import NodeSeen
 
 __all__ = ["LocalUnits", "node_devices", "not_own", "prepare_roles", "ring"]
@@ -240,6 +238,8 @@ class LocalUnits(UnitBackend):
         return await in_thread(self._blueprint, record, plan, role)
 
     def _blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
+        from rallypoint.backends.local.blueprint import role_blueprint  # noqa: PLC0415  pydantic is slow to import
+
         with telling(self._folder.path, ActionError):
             self._require_own()
             if not self._folder.has_own_jobs():
@@ -250,6 +250,9 @@ class LocalUnits(UnitBackend):
 
     def _job(self) -> ElasticJob:
         """Read job.yaml, which a script could have replaced by a pipe or a link."""
+        from rallypoint.job import JobError, load_job  # noqa: PLC0415  as above
+        from rallypoint.job.document import read_yaml  # noqa: PLC0415
+
         try:
             return load_job(read_yaml(read_bytes(self._folder.job).decode()), based=False)
         except (UnreadableError, JobError, UnicodeDecodeError) as error:

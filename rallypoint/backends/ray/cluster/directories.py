@@ -16,7 +16,7 @@ import sys
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local import durable
-from rallypoint.backends.local.blueprint import mark
+from rallypoint.backends.local.command_lines import mark
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.wire.env import JOB_MARK

@@ -19,7 +19,7 @@ from typing import Any
 
 from rallypoint.backends.contract import ActionError
 from rallypoint.backends.local import durable, proc
-from rallypoint.backends.local.blueprint import host_command, mark, node_command
+from rallypoint.backends.local.command_lines import host_command, mark, node_command
 from rallypoint.backends.local.devices import DEVICES, visible
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder

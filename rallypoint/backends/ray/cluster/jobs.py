@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rallypoint.backends.contract import ActionError, Blueprint, JobExistsError, Stored
 from rallypoint.backends.local.backend import LocalBackend
-from rallypoint.backends.local.blueprint import coordinator_command
+from rallypoint.backends.local.command_lines import coordinator_command
 from rallypoint.backends.local.files import telling
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.store import Store

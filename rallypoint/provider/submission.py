@@ -219,7 +219,7 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
             if await cancel(post):
                 post.log.info("Task state is %r; deleting job %s", state, name)
         except Exception:
-            post.log.exception("Task state is %r; cannot mark job %s for deletion", state, name)
+            post.log.exception("Cannot request the deletion of job %s, whose task is now %r", name, state)
 
 
 async def _note_cleared(post: Post) -> None:

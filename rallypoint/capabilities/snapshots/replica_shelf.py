@@ -100,8 +100,8 @@ class ReplicaShelf:
         needed = self.size + more + second
         if needed > self._limit:
             raise ReplicaError(
-                f"rank {part.rank}: with two snapshots of {part.size:,} bytes, this node would store {needed:,} bytes for "
-                f"other nodes; recovery.replica_limit is {self._limit:,} bytes"
+                f"rank {part.rank}: this node cannot keep two snapshots of {part.size:,} bytes for the rank: all copies would "
+                f"need {needed:,} bytes, but the limit (recovery.replica_limit) is {self._limit:,} bytes"
             )
         free = free_memory(self._folder)
         if free < more:

@@ -326,7 +326,7 @@ DEFAULTS: Mapping[str, Any] = {
     "health.report_interval": 5.0,
 }
 
-SUMMARY = "the scheduler of Ascend MindCluster (see [the rules](../guides/mindcluster.md))"
+SUMMARY = "the rules by which the scheduler of Ascend MindCluster reacts to faults (see [the rules](../guides/mindcluster.md))"
 TITLE = "MindCluster"
 CHOSEN = """\
 A label or annotation of MindCluster (except `framework`), or a block `mindcluster`,

@@ -145,7 +145,7 @@ class Service:
         elif not self._outdated:
             self._outdated = True
             log.warning(
-                "%s/%d: a newer process of this instance has published its address and receives the calls",
+                "%s/%d: this process was replaced; the process that was started later receives the calls",
                 entry.role,
                 entry.rank,
             )

@@ -186,7 +186,7 @@ class _Decoder:
         try:
             return {key: value for key, value in pairs}  # noqa: C416  the pairs are checked by unpacking them
         except (TypeError, ValueError) as error:
-            raise ProtocolError("value: invalid dict; expected a list of pairs of key and value") from error
+            raise ProtocolError("value: a dict in the message is invalid; expected a list of [key, value] pairs") from error
 
     def _buffer(self, index: Any) -> Buffer:
         if type(index) is not int or not 0 <= index < len(self._buffers):

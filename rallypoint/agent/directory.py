@@ -100,7 +100,9 @@ class DirectoryServer:
         except TooManyError as error:
             raise web.HTTPInsufficientStorage(text=str(error)) from error
         if not accepted:
-            raise web.HTTPConflict(text=f"{entry.name}: this process was replaced; a process that was started later has already published its address")
+            raise web.HTTPConflict(
+                text=f"{entry.name}: this process was replaced; a later process has already published its address"
+            )
         return web.Response()
 
     async def _find(self, request: web.Request) -> web.Response:

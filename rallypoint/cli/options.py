@@ -88,7 +88,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         "--runtime-env",
         metavar="JSON",
         default=default,
-        help="Ray runtime environment (runtime_env) for the processes of the job",
+        help="Ray runtime environment (runtime_env) of processes started on the cluster",
     )
 
 

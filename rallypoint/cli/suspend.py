@@ -20,14 +20,15 @@ _SUSPEND = """\
 Stop all processes of a job and keep its record, until the job is resumed. While
 the job is suspended, no timeout runs and no budget is used.
 
-The command does not wait: the job's supervisor stops the job. A script that
-checks rallypoint.training.stop_requested can save a checkpoint before it exits.
-Suspending a suspended job has no effect; suspending a finished job is an error.
+The command returns at once, and the job's supervisor stops the job. A script
+that checks rallypoint.training.stop_requested can save a checkpoint before it
+exits. Suspending a suspended job has no effect; suspending a finished job is an
+error.
 """
 
 _RESUME = """\
 Restart a suspended job with its checkpoints and history. For a suspended job,
-the command does not wait: the job's supervisor starts the job.
+the command returns at once, and the job's supervisor starts the job.
 
 Workers of a paused job continue; the command waits for the replies of the
 workers.

@@ -62,7 +62,7 @@ _MASTER = (
     ("xpu_type", "nvidia|ascend", "vendor tool that measures device load: nvidia or ascend"),
     ("hang_detection", "0|1|2", "on a hang: 0 log only, 1 report, 2 restart workers (default: 1)"),
     ("hang_downtime", "MINUTES", "minutes without progress that count as a hang; 0: off (default: 30)"),
-    ("pre_check_ops", "LIST", 'checks to run before training: [("module", "Class", True)]'),
+    ("pre_check_ops", "LIST", 'checks before training: [("module", "Class", enabled)]'),
     ("dynamic_failover_extension", "CLASS", "class to call after each failure, as MODULE::CLASS"),
 )
 

@@ -15,7 +15,7 @@ import pytest
 
 from rallypoint.agent.node.copies import forget_old_rounds
 from rallypoint.backends.contract import ActionError, BackendError
-from rallypoint.backends.local import certificates, durable, files, heartbeat, proc, store
+from rallypoint.backends.local import certificates, cgroup, durable, files, heartbeat, proc, store
 from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.local.changes import FOLLOWED, LocalChanges
 from rallypoint.backends.local.layout import JobFolder
@@ -197,7 +197,8 @@ def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
 
         assert other.poll() is None
         assert (planted / "cgroup.kill").read_text() == PRECIOUS
-        assert node.cgroup() == ""
+        node.remove_cgroup()
+        assert planted.is_dir()
         (node.path / "exit.json").unlink()  # a process of another user is none of the node
         os.chown(node.path.parents[2], 0, 0)
         os.chown(node.path / "shim.json", 0, 0)
@@ -395,3 +396,59 @@ def test_no_lock_of_a_snapshot_folder_is_followed(tmp_path, precious, plant):
     own_folder(tmp_path / new_name()).remove()
 
     assert precious.read_text() == PRECIOUS
+
+
+def test_a_pinned_folder_stays_the_same_when_a_link_takes_its_place(tmp_path):
+    """A script can do that between the check of a folder and a write; the file must not appear where the link leads."""
+    job, elsewhere = tmp_path / "jobs" / "job", tmp_path / "elsewhere"
+    job.mkdir(parents=True)
+    elsewhere.mkdir()
+
+    with files.pinned(job, tmp_path / "jobs") as inside:
+        job.rename(tmp_path / "jobs" / "moved")
+        job.symlink_to(elsewhere)
+        durable.write_text(str(inside / "record.json"), "text")
+
+    assert list(elsewhere.iterdir()) == []
+    assert (tmp_path / "jobs" / "moved" / "record.json").read_text() == "text"
+    with pytest.raises(files.UnreadableError, match="'job' is a symbolic link"), files.pinned(job, tmp_path / "jobs"):
+        pass
+
+
+def test_an_error_in_a_pinned_folder_names_the_folder(tmp_path):
+    """And not the number of a descriptor."""
+    (tmp_path / "job").mkdir()
+
+    with pytest.raises(FileNotFoundError) as raised, files.pinned(tmp_path / "job", tmp_path) as inside:
+        (inside / "record.json").read_bytes()
+
+    assert raised.value.filename == str(tmp_path / "job" / "record.json")
+
+
+@pytest.mark.parametrize("events", ["pipe", "endless", "folder"])
+def test_a_planted_cgroup_is_not_read(tmp_path, events):
+    """A script can name any folder as the cgroup of its node: reading a pipe there would wait for ever."""
+    if events == "pipe":
+        os.mkfifo(tmp_path / "cgroup.events")
+    elif events == "endless":
+        (tmp_path / "cgroup.events").symlink_to("/dev/zero")
+    else:
+        (tmp_path / "cgroup.events").mkdir()
+    (tmp_path / "cgroup.kill").write_text(PRECIOUS)
+    (tmp_path / "empty").mkdir()
+
+    assert not cgroup.populated(str(tmp_path), os.geteuid())
+    cgroup.kill(str(tmp_path), os.geteuid())
+    cgroup.remove(str(tmp_path), os.geteuid())
+
+    assert (tmp_path / "cgroup.kill").read_text() == PRECIOUS
+    assert (tmp_path / "empty").is_dir()
+
+
+@pytest.mark.parametrize("text", ["", "\0", "\ud800", "/dev/zero", "x" * 10_000, "."])
+def test_a_text_that_is_no_path_of_a_cgroup_is_none(text):
+    """It ended the supervision of the job with a traceback."""
+    assert not cgroup.populated(text, os.geteuid())
+    cgroup.kill(text, os.geteuid())
+    cgroup.remove(text, os.geteuid())
+    assert proc.marked(text) == []

@@ -146,7 +146,7 @@ class KubeApi:
                 return answer, bytes(data)
             if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt, path):
                 raise refusal(f"{method} {path}", answer.status, data)
-        raise AssertionError("the request loop ended without a response of the API server")
+        raise AssertionError("the loop over the tries of a request ended without a result")
 
     @contextlib.asynccontextmanager
     async def stream(

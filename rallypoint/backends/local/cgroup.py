@@ -6,10 +6,12 @@ containers), every function here does nothing.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+from collections.abc import Iterator
 
-__all__ = ["find", "join", "kill", "make", "of_user", "populated", "remove"]
+__all__ = ["find", "join", "kill", "make", "populated", "remove"]
 
 
 def find(name: str) -> str:
@@ -22,16 +24,6 @@ def find(name: str) -> str:
     root, point = mount
     parent = point + own[len(root) :].rstrip("/")
     return f"{parent}/{name}" if own.startswith(root) and os.access(parent, os.W_OK) else ""
-
-
-def of_user(path: str, user: int) -> str:
-    """Return a path if it is a cgroup that `user` owns, and "" otherwise: what is written to it then stays in cgroups."""
-    mount = _mount()
-    try:
-        inside = mount is not None and os.path.realpath(path).startswith(f"{mount[1]}/")
-        return path if path and inside and os.stat(path).st_uid == user else ""
-    except (OSError, ValueError):
-        return ""
 
 
 def make(path: str) -> None:
@@ -48,29 +40,73 @@ def join(path: str) -> None:
     _write(path, "cgroup.procs", "0")
 
 
-def populated(path: str) -> bool:
-    """Return whether a live process is in a cgroup."""
-    try:
-        with open(f"{path}/cgroup.events", encoding="ascii") as file:
-            return "populated 1" in file.read()
-    except OSError:  # no such cgroup
-        return False
+def populated(path: str, user: int) -> bool:
+    """Return whether a live process is in a cgroup of `user`."""
+    with _opened(path, user) as folder, contextlib.suppress(OSError):
+        if folder is not None:
+            file = os.open("cgroup.events", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                return b"populated 1" in os.read(file, 4096)
+            finally:
+                os.close(file)
+    return False
 
 
-def kill(path: str) -> None:
-    """Kill every process in a cgroup."""
-    _write(path, "cgroup.kill", "1")
+def kill(path: str, user: int) -> None:
+    """Kill every process in a cgroup of `user`."""
+    with _opened(path, user) as folder, contextlib.suppress(OSError):  # an older kernel has no such file
+        if folder is not None:
+            file = os.open("cgroup.kill", os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                os.write(file, b"1")
+            finally:
+                os.close(file)
 
 
-def remove(path: str) -> None:
-    """Remove an empty cgroup and those that were made inside of it."""
-    for folder, _, _ in os.walk(path, topdown=False) if path else ():
+def remove(path: str, user: int) -> None:
+    """Remove an empty cgroup of `user`, and those that were made inside of it."""
+    with _opened(path, user) as folder:
+        if folder is None:
+            return
+        for _, names, _, inside in os.fwalk(".", topdown=False, dir_fd=folder):
+            for name in names:
+                _remove(name, inside)
+        above = os.open("..", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
         try:
-            os.rmdir(folder)
-        except OSError as error:
-            # Gone already, or not empty yet: the kernel lets go of the dead a little later than their parent does.
-            if error.errno not in (errno.ENOENT, errno.EBUSY):
-                raise
+            _remove(os.path.basename(os.readlink(f"/proc/self/fd/{folder}")), above)
+        finally:
+            os.close(above)
+
+
+def _remove(name: str, parent: int) -> None:
+    try:
+        os.rmdir(name, dir_fd=parent)
+    except OSError as error:
+        # Gone already, or not empty yet: the kernel lets go of the dead a little later than their parent does.
+        if error.errno not in (errno.ENOENT, errno.EBUSY):
+            raise
+
+
+@contextlib.contextmanager
+def _opened(path: str, user: int) -> Iterator[int | None]:
+    """Open the folder of a cgroup that `user` owns; None for anything else.
+
+    A script of the job writes the path, and can replace what is there at any time: what has been opened stays what it was.
+    """
+    try:
+        mount = _mount()
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC) if path and mount else None
+    except (OSError, ValueError):  # `ValueError`: a path with NUL or lone surrogates
+        mount = folder = None
+    if mount is None or folder is None:
+        yield None
+        return
+    try:
+        found = os.fstat(folder)
+        # All cgroups of one mount are on its device, which nothing else is on.
+        yield folder if found.st_uid == user and found.st_dev == os.stat(mount[1]).st_dev else None
+    finally:
+        os.close(folder)
 
 
 def _mount() -> tuple[str, str] | None:

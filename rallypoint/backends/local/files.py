@@ -26,6 +26,7 @@ __all__ = [
     "UnreadableError",
     "describe",
     "open_below",
+    "pinned",
     "read_bytes",
     "read_optional",
     "telling",
@@ -98,6 +99,30 @@ def _trusted(root: Path) -> Path:
         if parts[at] == parts[at + 2] == "jobs" and of_role:
             return Path(*parts[: at + 1])
     return root
+
+
+@contextlib.contextmanager
+def pinned(folder: Path, root: Path) -> Iterator[Path]:
+    """Open a folder below `root`, as `open_below` does, and yield a path that leads to it wherever its name leads to later.
+
+    A script can replace the folder by a link between two uses of its name. Raises as `open_below` does.
+    """
+    start = _trusted(root)
+    descriptor = os.open(start, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in folder.relative_to(start).parts:
+            below = _open_at(descriptor, name, os.O_DIRECTORY, folder)
+            os.close(descriptor)
+            descriptor = below
+        path = f"/proc/self/fd/{descriptor}"
+        try:
+            yield Path(path)
+        except OSError as error:
+            if isinstance(error.filename, str):
+                error.filename = error.filename.replace(path, str(folder), 1)
+            raise
+    finally:
+        os.close(descriptor)
 
 
 def read_bytes(path: Path) -> bytes:

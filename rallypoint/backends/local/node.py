@@ -15,7 +15,7 @@ from typing import ClassVar
 import rallypoint
 from rallypoint.backends.contract import ActionError
 from rallypoint.backends.local import cgroup, durable, proc
-from rallypoint.backends.local.files import FATAL, open_below, read_optional
+from rallypoint.backends.local.files import FATAL, open_below, pinned, read_optional
 from rallypoint.backends.local.shim import EXIT_FILE, FORCE, LOCK_FILE, SHIM_FILE, write_exit
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.wire.bounds import PID, WHOLE
@@ -100,7 +100,7 @@ class Shim:
         """Return whether a process of the node, which is of `user`, runs, whatever became of the shim."""
         if proc.boot_id() != self.boot_id:
             return False
-        return cgroup.populated(self.cgroup) or any(proc.owner(pid) == user for pid in proc.marked(self.mark))
+        return cgroup.populated(self.cgroup, user) or any(proc.owner(pid) == user for pid in proc.marked(self.mark))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,23 +218,29 @@ class NodeFolder:
         shim = self.shim()
         if shim is None or (self.path / EXIT_FILE).exists():
             return
-        if not force:
-            os.close(durable.open_regular(str(self.path / _ENDING_FILE), os.O_WRONLY | os.O_CREAT))
-        # CONT: a shim that somebody stopped can do nothing else.
         # A script can name any process and cgroup in `shim.json`, and root ends those of the user who wrote that file alone.
-        user = (self.path / SHIM_FILE).lstat().st_uid
+        user = self._owner()
         if user != self._job.lstat().st_uid:  # a folder became a link to another job after it was looked at
             raise ActionError(f"{self.path}: {SHIM_FILE} belongs to user {user}, not to the user of the job; delete the folder")
+        if not force:
+            with pinned(self.path, self._job.parent) as inside:
+                os.close(durable.open_regular(str(inside / _ENDING_FILE), os.O_WRONLY | os.O_CREAT))
+        # CONT: a shim that somebody stopped can do nothing else.
         if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT, user=user):
             self._end_leftovers(shim, user, force=force)
 
-    def cgroup(self) -> str:
-        """Return the cgroup of this node, "" without one, or where the user who wrote `shim.json` does not own it."""
+    def remove_cgroup(self) -> None:
+        """Remove the cgroup of this node, if the user who wrote `shim.json` owns it."""
         shim = self.shim()
-        return "" if shim is None else cgroup.of_user(shim.cgroup, self._owner())
+        if shim is not None:
+            cgroup.remove(shim.cgroup, self._owner())
 
     def _end_leftovers(self, shim: Shim, user: int, *, force: bool) -> None:
-        lock = durable.try_lock(str(self.path / LOCK_FILE))
+        with pinned(self.path, self._job.parent) as inside:
+            self._end_inside(inside, shim, user, force=force)
+
+    def _end_inside(self, inside: Path, shim: Shim, user: int, *, force: bool) -> None:
+        lock = durable.try_lock(str(inside / LOCK_FILE))
         if lock is None or (self.path / EXIT_FILE).exists():  # somebody else is at it, or the shim ended meanwhile
             if lock is not None:
                 os.close(lock)
@@ -243,12 +249,12 @@ class NodeFolder:
             deadline = time.monotonic() + (_KILL_TIMEOUT if force else 0.0)
             while shim.left_something(user):
                 if force:
-                    cgroup.kill(cgroup.of_user(shim.cgroup, user))
+                    cgroup.kill(shim.cgroup, user)
                 proc.send_to_marked(shim.mark, signal.SIGKILL if force else signal.SIGTERM, user=user)
                 if time.monotonic() >= deadline:
                     return
                 time.sleep(0.01)
-            cgroup.remove(cgroup.of_user(shim.cgroup, user))
-            write_exit(str(self.path), exit_code=None, reason=f"its parent process (shim), pid {shim.pid}, was killed")
+            cgroup.remove(shim.cgroup, user)
+            write_exit(str(inside), exit_code=None, reason=f"its parent process (shim), pid {shim.pid}, was killed")
         finally:
             os.close(lock)

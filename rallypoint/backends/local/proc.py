@@ -109,11 +109,11 @@ def _stat(pid: int) -> tuple[str, int, int] | None:
 
 
 def _has_mark(pid: int, mark: str) -> bool:
-    return f"{JOB_MARK}={mark}".encode() in _read(pid, "environ").split(b"\0")
+    return f"{JOB_MARK}={mark}".encode(errors="surrogatepass") in _read(pid, "environ").split(b"\0")
 
 
 def _is_of_job(pid: int, uid: str) -> bool:
-    prefix = f"{JOB_MARK}={uid}/".encode()
+    prefix = f"{JOB_MARK}={uid}/".encode(errors="surrogatepass")
     return any(variable.startswith(prefix) for variable in _read(pid, "environ").split(b"\0"))
 
 

@@ -238,7 +238,7 @@ def _sweep(spec: _Spec) -> None:
     """Kill all that descends from the node; return when nobody is left."""
     pause = 0.001
     while True:
-        cgroup.kill(spec.cgroup)
+        cgroup.kill(spec.cgroup, os.geteuid())
         children = proc.children()
         for child in children:
             _kill(child)
@@ -248,7 +248,7 @@ def _sweep(spec: _Spec) -> None:
             break
         time.sleep(pause)
         pause = min(2 * pause, 0.1)
-    cgroup.remove(spec.cgroup)
+    cgroup.remove(spec.cgroup, os.geteuid())
 
 
 def _kill(child: int) -> None:

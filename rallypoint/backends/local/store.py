@@ -28,8 +28,8 @@ from rallypoint.backends.contract import (
     Stored,
     SubmitError,
 )
-from rallypoint.backends.local import certificates, cgroup, durable, proc
-from rallypoint.backends.local.files import FULL, read_bytes, read_optional, telling
+from rallypoint.backends.local import certificates, durable, proc
+from rallypoint.backends.local.files import FULL, pinned, read_bytes, read_optional, telling
 from rallypoint.backends.local.layout import FOREIGN, JobFolder, is_job_name
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
@@ -150,15 +150,15 @@ class Store:
         """Replace the record (and the job and its plan) if it is still at `version`."""
         self._require_own()
         folder = self.job(record.name)
-        with telling(folder.record), _locked(folder):
+        with telling(folder.record), _locked(folder) as inside:
             current = _read(folder.record)
             if current is None or _version(current) != version:
                 raise ConflictError(f"job {record.name}: the record was changed by another process")
             if blueprint is not None:
-                _write_plan(folder, blueprint)
+                _write_plan(inside, blueprint)
             plan = read_optional(Plan, folder.plan)
             text = record.to_json()
-            _write_record(folder, text, deletion=record.deletion)
+            _write_record(inside, text, deletion=record.deletion)
         if plan is None:
             raise ConflictError(f"job {record.name}: its plan was deleted")
         return Stored(record=record, plan=plan, version=_version(text.encode()))
@@ -171,7 +171,7 @@ class Store:
             current = self.load(record.name)
             if current is not None and current.record.uid == record.uid:
                 for node in folder.everyone():
-                    cgroup.remove(node.cgroup())
+                    node.remove_cgroup()
                 # A name that is not taken: something else may have been left under that of the job.
                 folder.path.rename(self.jobs / f"{_DELETED}{record.name}-{record.uid}-{secrets.token_hex(4)}")
                 durable.sync_folder(str(self.jobs))
@@ -203,7 +203,8 @@ class Hold:
         while True:
             with telling(path):
                 try:
-                    descriptor = durable.try_lock(str(path))
+                    with pinned(path.parent, path.parents[1]) as folder:
+                        descriptor = durable.try_lock(str(folder / path.name))
                 except FileNotFoundError as error:
                     raise JobNotFoundError(f"job {name!r} not found") from error
                 if descriptor is None:
@@ -231,16 +232,17 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def _locked(folder: JobFolder) -> Iterator[None]:
-    try:
-        descriptor = durable.open_regular(str(folder.record_lock), os.O_RDWR | os.O_CREAT)
-    except (FileNotFoundError, NotADirectoryError) as error:
-        raise ConflictError(f"job {folder.path.name} no longer exists") from error
-    try:
+def _locked(folder: JobFolder) -> Iterator[JobFolder]:
+    """Hold the lock of a job's record; yields the folder that is written to then, whatever a script puts in its place."""
+    with contextlib.ExitStack() as stack:
+        try:
+            inside = JobFolder(path=stack.enter_context(pinned(folder.path, folder.path.parent)))
+            descriptor = durable.open_regular(str(inside.record_lock), os.O_RDWR | os.O_CREAT)
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise ConflictError(f"job {folder.path.name} no longer exists") from error
+        stack.callback(os.close, descriptor)
         _lock(descriptor, folder.record_lock)
-        yield
-    finally:
-        os.close(descriptor)
+        yield inside
 
 
 def _lock(descriptor: int, path: Path) -> None:

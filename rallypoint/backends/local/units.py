@@ -21,7 +21,7 @@ from rallypoint.backends.local import durable, proc
 from rallypoint.backends.local.command_lines import HOST as ADDRESS
 from rallypoint.backends.local.command_lines import host_command, mark
 from rallypoint.backends.local.devices import assigned, visible
-from rallypoint.backends.local.files import UnreadableError, read_bytes, read_optional, telling
+from rallypoint.backends.local.files import UnreadableError, pinned, read_bytes, read_optional, telling
 from rallypoint.backends.local.layout import FOLDERS, FOREIGN, JobFolder
 from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
@@ -214,7 +214,8 @@ class LocalUnits(UnitBackend):
                         if seen.present:
                             self._end(host, force=True)
                         continue
-                    os.close(durable.open_regular(str(folder / (KILL if force else STOP)), os.O_WRONLY | os.O_CREAT))
+                    with pinned(folder, self._folder.path.parent) as inside:
+                        os.close(durable.open_regular(str(inside / (KILL if force else STOP)), os.O_WRONLY | os.O_CREAT))
                     self._call(host)
 
     async def release(self, record: JobRecord, plan: Plan) -> bool:

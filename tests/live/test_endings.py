@@ -38,6 +38,7 @@ def test_a_group_whose_last_holder_is_a_reducer_ends(job: Agents) -> None:
     assert (code, output.count("is done")) == (Exit.OK, 2), output
 
 
+@pytest.mark.extended
 def test_a_recovered_run_ends(job: Agents) -> None:
     """A fork has imported torch.distributed.nn before it had a group, so nothing keeps the group by accident."""
     run = job.run("--standalone", "--nproc-per-node", 2, "--max-restarts", 3, PENDING, job.work, 1)

@@ -41,6 +41,7 @@ def test_a_script_that_always_fails_ends_with_its_reason(tmp_path: Path, home: P
     assert not job.place.exists()
 
 
+@pytest.mark.extended
 def test_one_that_ignores_sigterm_is_killed_after_the_grace(tmp_path: Path, home: Path) -> None:
     """Deletion asks, waits for the grace, and then does not ask."""
     job = Job.write(tmp_path, home, 20, 0.05, "stubborn", endless=True, nodes=1, nproc_per_node=2).submit()

@@ -56,6 +56,7 @@ def test_a_trainer_lives_through_the_loss_of_a_worker(job: Agents, script: str) 
             assert json.loads((folder / told).read_text()) == json.loads((calm_folder / told).read_text())
 
 
+@pytest.mark.extended
 def test_a_script_that_knows_nothing_of_us_tells_its_step_its_loss_and_the_time_left(tmp_path: Path) -> None:
     """HuggingFace's Trainer finds the agent by itself, where Kubeflow's controller would be."""
     with agents(tmp_path, torch=True) as job:

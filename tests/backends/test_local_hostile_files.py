@@ -160,6 +160,22 @@ def test_a_small_file_of_too_many_values_is_not_parsed(tmp_path):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can signal processes of others")
+def test_a_node_ends_only_for_the_user_whose_job_it_was(tmp_path):
+    """A link can take the place of the folder of all jobs between two looks; what is there then may belong to another user."""
+    node = NodeFolder(path=tmp_path / "jobs" / "job" / "nodes" / "0" / "attempt-1.1", number=0, incarnation=1)
+    node.path.mkdir(parents=True)
+    shim = {"boot_id": "b", "pid": 1, "start_ticks": 1, "attempt": 1, "mark": "m", "cgroup": "", "host": "h"}
+    (node.path / "shim.json").write_text(json.dumps({**shim, "started_at": 1.0, "command": []}))
+
+    with pytest.raises(ActionError, match="not to the user of the job"):
+        node.end(force=True, user=65534)
+    assert not (node.path / "exit.json").exists()
+
+    node.end(force=True, user=os.geteuid())
+    assert (node.path / "exit.json").exists()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can signal processes of others")
 @pytest.mark.parametrize("force", [False, True])
 def test_root_ends_processes_of_the_jobs_user_alone(tmp_path, force):
     """A script can write any process, mark and cgroup into `shim.json`."""
@@ -452,3 +468,19 @@ def test_a_text_that_is_no_path_of_a_cgroup_is_none(text):
     cgroup.kill(text, os.geteuid())
     cgroup.remove(text, os.geteuid())
     assert proc.marked(text) == []
+
+
+def test_of_rounds_without_number_a_reader_looks_at_some(tmp_path):
+    """A script links any number of rounds to one folder; the tab and triggers read logs again and again."""
+    folder = JobFolder(path=tmp_path / "jobs" / "job")
+    logs = folder.node(0, 1, 1).path / "logs"
+    (logs / "round-1").mkdir(parents=True)
+    (logs / "round-1" / "rank-0.out").write_text("line\n")
+    for number in range(2, (1 << 14) + 2000):
+        (logs / f"round-{number}").symlink_to(logs / "round-1")
+
+    reader = LogReader(
+        folder, Plan(name="job", role="", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="x"), rank=0, own_folder=True
+    )
+
+    assert len(reader._segments()) <= 1 << 14

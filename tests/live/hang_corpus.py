@@ -276,7 +276,8 @@ def _sum(results: Sequence[Found]) -> str:
     count, restarted, proven = max(1, len(hangs)), sum(f.recovered for f in hangs), sum(f.proven for f in hangs)
     return (
         f"The test scripts of the corpus hung {len(hangs)} times, in {len({f.kind.name for f in hangs})} different ways."
-        f" Rallypoint found {soon} hangs in time ({soon / count:.1%}) and restarted the workers after {restarted} hangs ({restarted / count:.1%}),"
+        f" Rallypoint found {soon} hangs in time ({soon / count:.1%}) and restarted the workers after {restarted} hangs"
+        f" ({restarted / count:.1%}),"
         f" {proven} times because of positive evidence and otherwise because `hang_downtime` expired. Rallypoint named the"
         f" right ranks in {right} hangs ({right / count:.1%}), and collected stacks and other data of every rank in"
         f" {complete} hangs ({complete / count:.1%}). In {len(results) - len(hangs)} runs, the ranks were only slow;"

@@ -91,7 +91,6 @@ def test_training_begins_when_the_operators_are_content(job, tmp_path: Path) -> 
 
 
 @pytest.mark.argument("pre_check_ops")
-@pytest.mark.extended
 def test_an_operator_ends_the_job(job) -> None:
     """Without a retry: what it wants is final."""
     record = job('[("checks_of_job", "Ends", True)]').submit().ends()

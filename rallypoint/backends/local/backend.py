@@ -220,9 +220,9 @@ class LocalBackend(Backend):
             )
             self._start(record, node, action.attempt, command, environment=self._devices)
         elif isinstance(action, RemoveCoordinator):
-            self._end(folder.coordinator(action.term), force=action.force)
+            self._end(record, folder.coordinator(action.term), force=action.force)
         elif isinstance(action, RemoveNode):
-            self._end(folder.node(action.node, action.attempt, action.incarnation), force=action.force)
+            self._end(record, folder.node(action.node, action.attempt, action.incarnation), force=action.force)
 
     def _start(
         self,
@@ -272,9 +272,9 @@ class LocalBackend(Backend):
 
         return LocalUnits(jobs, folder, self._agent, start_host, own_folders=self._own_folders)
 
-    def _end(self, node: NodeFolder, *, force: bool) -> None:
+    def _end(self, record: JobRecord, node: NodeFolder, *, force: bool) -> None:
         with telling(node.path, ActionError):
-            node.end(force=force)
+            node.end(force=force, user=self._users.get(record.uid))
 
     @contextlib.asynccontextmanager
     async def changes(self, name: str) -> AsyncIterator[Changes]:

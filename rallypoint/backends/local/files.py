@@ -29,6 +29,7 @@ __all__ = [
     "pinned",
     "read_bytes",
     "read_optional",
+    "read_owned",
     "telling",
 ]
 
@@ -135,6 +136,20 @@ def read_bytes(path: Path) -> bytes:
     if why := excess(content):
         raise UnreadableError(f"{path}: the file {why}")
     return content
+
+
+def read_owned(cls: type[T], root: Path, path: Path) -> tuple[T, int] | None:
+    """Read a JSON file below `root` as a `cls`, and return its owner, too; None without a file. Raises as `read_optional`."""
+    try:
+        with open_below(root, path) as file:
+            content, user = file.read(LARGEST + 1), os.fstat(file.fileno()).st_uid
+        if why := excess(content):
+            raise UnreadableError(f"{path}: the file {why}")
+        return codec.loads(cls, content), user
+    except FileNotFoundError:
+        return None
+    except codec.WireError as error:
+        raise UnreadableError(f"{path}: {error}") from error
 
 
 def _open_at(parent: int, name: str, flags: int, path: Path) -> int:

@@ -10,6 +10,7 @@ behind. No symbolic link below a job's folder is followed.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rallypoint.backends.contract import BackendError, LogLine, Tail
-from rallypoint.backends.cursors import Cursors
+from rallypoint.backends.cursors import Cursors, rank_limit
 from rallypoint.backends.local.files import open_below
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.bounds import read_count
@@ -35,6 +36,12 @@ _BATCH, _BATCH_BYTES = 1000, 4 << 20
 _TAIL_BYTES, _ALL_TAIL_BYTES = 2 << 20, 64 << 20
 
 _STREAMS = ("out", "err")
+
+#: Logs of one rank in one round, and folders of rounds of one node, that are looked at.
+_SEGMENTS = 1 << 14
+
+#: Files of a round beside the output of its ranks: error files and stacks of hangs.
+_OTHER_FILES = 1000
 
 #: More lives than an instance has between two resets of its role.
 _LIVES = 1_000_000
@@ -160,18 +167,21 @@ class LogReader:
                     )
 
     def _segments(self) -> set[_Segment]:
-        found = set()
+        found, limit = set(), rank_limit(self._plan)
+        ranks = range(limit) if self._rank is None else range(self._rank, self._rank + 1)
         for attempt, node in self._folder.nodes():
             root, logs = self._folder.path.parent, node.path / "logs"
             if self._plan.logs.log_dir and not self._own:
                 root = Path(self._plan.logs.log_dir)
                 logs = root / self._plan.name / f"attempt-{attempt}" / f"node-{node.number}.{node.incarnation}"
-            for path in logs.glob(f"round-*/rank-{'*' if self._rank is None else self._rank}.*"):
+            for path in _log_files(logs, limit):
                 match = _RANK.fullmatch(f"{path.parent.name}/{path.name}")
                 number, rank = (None, None) if match is None else map(read_count, match.groups())
-                if number is not None and rank is not None:
+                if number is not None and rank is not None and rank in ranks:
                     base = path.with_suffix("")
                     found.add(_Segment(attempt=attempt, round=number, rank=rank, base=base, root=root))
+                    if len(found) == _SEGMENTS:
+                        return found
         return found
 
 
@@ -191,7 +201,8 @@ class UnitLogReader(LogReader):
             root = Path(self._plan.logs.log_dir)
             folders = [unit_logs(self._plan.logs.log_dir, self._folder.path.name)]
         for folder in folders:
-            for path in folder.glob(f"{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*"):
+            paths = folder.glob(f"{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*")
+            for path in itertools.islice(paths, _SEGMENTS):
                 index, life = read_count(path.parents[1].name.removeprefix(f"{self._role}-")), read_life(path.parent.name)
                 if index is None or life is None or path.name.rpartition(".")[2] not in _STREAMS:
                     continue
@@ -199,6 +210,21 @@ class UnitLogReader(LogReader):
                 number, base = reset * _LIVES + incarnation, path.with_suffix("")
                 found.add(_Segment(attempt=attempt, round=number, rank=index, base=base, root=root))
         return found
+
+
+def _log_files(logs: Path, ranks: int) -> Iterator[Path]:
+    """Yield the files of the folders of rounds: of a script, which can create any number, at most so many as a job needs."""
+    for folder in _entries(logs, _SEGMENTS):
+        if folder.name.startswith("round-"):
+            yield from _entries(folder, len(_STREAMS) * ranks + _OTHER_FILES)
+
+
+def _entries(folder: Path, most: int) -> list[Path]:
+    try:
+        with os.scandir(folder) as found:
+            return [Path(entry.path) for entry in itertools.islice(found, most)]
+    except OSError:  # deleted meanwhile, or no folder
+        return []
 
 
 def _end_of(segment: _Segment, stream: str, bounds: Bounds, *, whole_only: bool) -> tuple[list[TailLine], int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -15,7 +16,7 @@ from typing import ClassVar
 import rallypoint
 from rallypoint.backends.contract import ActionError
 from rallypoint.backends.local import cgroup, durable, proc
-from rallypoint.backends.local.files import FATAL, open_below, pinned, read_optional
+from rallypoint.backends.local.files import FATAL, open_below, pinned, read_optional, read_owned
 from rallypoint.backends.local.shim import EXIT_FILE, FORCE, LOCK_FILE, SHIM_FILE, write_exit
 from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.wire.bounds import PID, WHOLE
@@ -213,21 +214,29 @@ class NodeFolder:
             why = lines[-1] if lines else f"the shim exited with code {started.returncode}"
             raise ActionError(f"{self.path}: {why}", fatal=started.returncode in FATAL)
 
-    def end(self, *, force: bool) -> None:
-        """Ask the node to end, or kill it at once. Nothing happens when it has ended, or was never started."""
-        shim = self.shim()
-        if shim is None or (self.path / EXIT_FILE).exists():
-            return
-        # A script can name any process and cgroup in `shim.json`, and root ends those of the user who wrote that file alone.
-        user = self._owner()
-        if user != self._job.lstat().st_uid:  # a folder became a link to another job after it was looked at
-            raise ActionError(f"{self.path}: {SHIM_FILE} belongs to user {user}, not to the user of the job; delete the folder")
-        if not force:
-            with pinned(self.path, self._job.parent) as inside:
-                os.close(durable.open_regular(str(inside / _ENDING_FILE), os.O_WRONLY | os.O_CREAT))
-        # CONT: a shim that somebody stopped can do nothing else.
-        if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT, user=user):
-            self._end_leftovers(shim, user, force=force)
+    def end(self, *, force: bool, user: int | None = None) -> None:
+        """Ask the node to end, or kill it at once. Nothing happens when it has ended, or was never started.
+
+        A script can name any process and cgroup in `shim.json`, and replace each folder by a link to another job's. So all is
+        read from folders that are held open, and only processes of the user who owns the file and the job are ended. `user` is
+        the one whose job this was when it was read. Raises `ActionError`.
+        """
+        with contextlib.suppress(FileNotFoundError), pinned(self._job, self._job.parent) as job:
+            own = job.stat().st_uid
+            with pinned(job / self.path.relative_to(self._job), job) as inside:
+                found = read_owned(Shim, inside, inside / SHIM_FILE)
+                if found is None or (inside / EXIT_FILE).exists():
+                    return
+                shim, wrote = found
+                if wrote != own or own != (own if user is None else user):
+                    raise ActionError(
+                        f"{self.path}: {SHIM_FILE} belongs to user {wrote}, not to the user of the job; delete the folder"
+                    )
+                if not force:
+                    os.close(durable.open_regular(str(inside / _ENDING_FILE), os.O_WRONLY | os.O_CREAT))
+                # CONT: a shim that somebody stopped can do nothing else.
+                if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT, user=wrote):
+                    self._end_leftovers(inside, shim, wrote, force=force)
 
     def remove_cgroup(self) -> None:
         """Remove the cgroup of this node, if the user who wrote `shim.json` owns it."""
@@ -235,13 +244,9 @@ class NodeFolder:
         if shim is not None:
             cgroup.remove(shim.cgroup, self._owner())
 
-    def _end_leftovers(self, shim: Shim, user: int, *, force: bool) -> None:
-        with pinned(self.path, self._job.parent) as inside:
-            self._end_inside(inside, shim, user, force=force)
-
-    def _end_inside(self, inside: Path, shim: Shim, user: int, *, force: bool) -> None:
+    def _end_leftovers(self, inside: Path, shim: Shim, user: int, *, force: bool) -> None:
         lock = durable.try_lock(str(inside / LOCK_FILE))
-        if lock is None or (self.path / EXIT_FILE).exists():  # somebody else is at it, or the shim ended meanwhile
+        if lock is None or (inside / EXIT_FILE).exists():  # somebody else is at it, or the shim ended meanwhile
             if lock is not None:
                 os.close(lock)
             return

@@ -86,6 +86,8 @@ class LocalUnits(UnitBackend):
     ) -> None:
         self.jobs, self._folder, self._agent, self._start_host = jobs, folder, tuple(agent), start_host
         self._own_folders = own_folders
+        #: The user of the job, when it was first looked at.
+        self._user: int | None = None
         #: Lives that ended are what they are for ever, and so are hosts.
         self._ended: dict[Path, UnitSeen] = {}
         self._hosts: dict[Path, NodeSeen] = {}
@@ -98,6 +100,8 @@ class LocalUnits(UnitBackend):
     def _observe(self, roles: Mapping[str, RolePlan]) -> tuple[UnitSeen, ...]:
         found: dict[UnitKey, UnitSeen] = {}
         with telling(self._folder.path):
+            if self._user is None:
+                self._user = self._folder.owner()
             for _, host in self._folder.hosts():
                 seen = self._look(host)
                 for key, folder in _lives(host, roles):
@@ -183,7 +187,7 @@ class LocalUnits(UnitBackend):
 
     def _end(self, host: NodeFolder, *, force: bool) -> None:
         """Request the end of a host, or end it at once."""
-        host.end(force=force)
+        host.end(force=force, user=self._user)
 
     def _prepare(self, record: JobRecord, plan: Plan) -> None:
         """Make what every process of the job needs, once. A script that has replaced a file of the job ends its job."""

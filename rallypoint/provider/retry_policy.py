@@ -20,6 +20,9 @@ __all__ = ["ACTIONS", "TrainingRetryPolicy"]
 
 FAIL, RETRY, ELSEWHERE, LATER, GROW = ACTIONS = ("fail", "retry", "retry-elsewhere", "retry-later", "grow-memory")
 
+#: Seconds of the longest delay: one that Airflow can add to a date.
+_LONGEST = 10**9
+
 #: Action by reason of the verdict, else by kind of the last fault (docs/reference/verdicts.md). Other faults are retried.
 _DEFAULTS: Mapping[str, str] = {
     "FailNow": FAIL,
@@ -66,6 +69,8 @@ class TrainingRetryPolicy(RetryPolicy):
     ) -> None:
         seconds = delay.total_seconds() if isinstance(delay, timedelta) else delay
         positive("delay", seconds)
+        if not seconds <= _LONGEST:
+            raise OptionError("delay", delay, f"at most {_LONGEST:,} seconds")
         for word, action in (rules or {}).items():
             one_of(f"rules[{word!r}]", action, ACTIONS)
         if not 1 < memory_factor <= 16:

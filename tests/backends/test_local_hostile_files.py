@@ -484,3 +484,17 @@ def test_of_rounds_without_number_a_reader_looks_at_some(tmp_path):
     )
 
     assert len(reader._segments()) <= 1 << 14
+
+
+async def test_a_heartbeat_is_written_through_no_link(tmp_path, caplog):
+    """A script can link the folder of the heartbeats of its job's roles to any other folder."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (tmp_path / "supervisors").symlink_to(elsewhere)
+
+    async with heartbeat.beating(tmp_path, "attack"):
+        pass
+
+    assert list(elsewhere.iterdir()) == []
+    assert "cannot write the heartbeat of this supervisor" in caplog.text
+    assert "'supervisors' is a symbolic link" in caplog.text

@@ -115,6 +115,9 @@ def test_it_survives_the_serialization_of_its_dag():
     [
         pytest.param({"delay": 0}, "delay: 0 is not allowed", id="no delay"),
         pytest.param(
+            {"delay": float("inf")}, "delay: inf is not allowed; expected at most 1,000,000,000 seconds", id="endless"
+        ),
+        pytest.param(
             {"memory_factor": 1},
             "memory_factor: 1 is not allowed; expected a number above 1",
             id="no growth",

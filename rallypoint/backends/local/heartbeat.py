@@ -23,7 +23,7 @@ from typing import ClassVar
 
 from rallypoint.backends.contract import BackendError, Pulse
 from rallypoint.backends.local import durable, proc
-from rallypoint.backends.local.files import FULL, read_optional, telling
+from rallypoint.backends.local.files import FULL, UnreadableError, pinned, read_optional, telling
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
@@ -125,7 +125,7 @@ class _Heart:
             try:
                 await in_thread(_write, self._path(beat), codec.dumps(beat))
                 self._troubled = False
-            except OSError as error:
+            except (OSError, UnreadableError) as error:
                 if not self._troubled:
                     log.warning("cannot write the heartbeat of this supervisor (%s); retrying every %g s", error, BEAT)
                 self._troubled = True
@@ -191,16 +191,20 @@ def _note(home: Path, *, silent: float) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """Replace the file; where there is no room for that, touch it. Nothing is flushed: no process outlives a power failure."""
+    """Replace the file; where there is no room for that, touch it. Nothing is flushed: no process outlives a power failure.
+
+    Raises `OSError`, and `UnreadableError` where a script has put a link in the place of the folder.
+    """
     private_folder(path.parent)
-    temporary = path.with_suffix(".tmp")
-    try:
-        with os.fdopen(durable.open_regular(str(temporary), os.O_WRONLY | os.O_CREAT), "w") as file:
-            file.write(text)
-            file.truncate()
-        temporary.replace(path)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno not in FULL:
-            raise
-        os.utime(path)
+    with pinned(path.parent, path.parents[1]) as folder:
+        file, temporary = folder / path.name, folder / path.with_suffix(".tmp").name
+        try:
+            with os.fdopen(durable.open_regular(str(temporary), os.O_WRONLY | os.O_CREAT), "w") as opened:
+                opened.write(text)
+                opened.truncate()
+            temporary.replace(file)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            if error.errno not in FULL:
+                raise
+            os.utime(file)

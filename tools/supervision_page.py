@@ -80,7 +80,7 @@ def _timers() -> str:
 def _timer(clock: Clock) -> Iterator[str]:
     yield f"## The {clock.name} timer"
     yield ""
-    yield _row(("Property", f"The {clock.name} timer"))
+    yield _row(("Property", "Value"))
     yield _row(("---", "---"))
     yield _row(("setting", _setting(clock.setting)))
     for title, field in _PROPERTIES:

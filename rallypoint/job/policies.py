@@ -102,7 +102,7 @@ def _entry(entry: object, index: int) -> PreCheckOp:
 
 
 PRE_CHECK_OPS = Rule(
-    kind="list of (module, class, true/false)",
+    kind="list of (module, class, enabled)",
     allowed=_ALLOWED,
     read=_read,
     write=lambda ops: [[op.module, op.name, op.enabled] for op in ops],

@@ -77,10 +77,10 @@ class ReplicaShelf:
             raise ReplicaError(f"part: {error}") from error
         if (head.attempt, part.granted.attempt) != (self._attempt, self._attempt):
             raise ReplicaError(f"attempt: {head.attempt} is not allowed; expected {self._attempt}, the current attempt")
-        if part.rank not in head.ranks or part.size <= 0:
-            raise ReplicaError(
-                f"snapshot of rank {part.rank} ({part.size} bytes) is not allowed; the sending node has ranks {head.ranks}"
-            )
+        if part.rank not in head.ranks:
+            raise ReplicaError(f"snapshot of rank {part.rank} is not allowed; the sending node has ranks {head.ranks}")
+        if part.size <= 0:
+            raise ReplicaError(f"snapshot of rank {part.rank}: a size of {part.size} bytes is not allowed; expected 1 or more")
         newest = next(iter(held(replica_area(self._folder, part.rank))), None)
         if newest is not None and newest.part.age >= part.age:
             have = newest.part

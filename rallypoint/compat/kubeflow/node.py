@@ -87,7 +87,7 @@ class StatusServer(NodeCapability):
             server = GuardedPort(Limits.few(_CONNECTIONS), self._admit)
             self._port = await server.start(_HOST, 0)
         except OSError as error:
-            log.warning("cannot open the HTTP endpoint for the trainer status: %s", error)
+            log.warning("cannot listen for the progress reports of trainers (Kubeflow's protocol): %s", error)
             return
         self._server = server
 

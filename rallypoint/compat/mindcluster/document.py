@@ -150,7 +150,7 @@ class MindCluster(Model):
     role, minus 10s.
     """
     graceful_tolerance: Annotated[bool, FLAG] = False
-    """True: MindCluster's graceful fault tolerance is used, so every fault reschedules the whole job."""
+    """True: every fault reschedules the whole job, as in jobs with MindCluster's graceful fault tolerance."""
     reset_file: Annotated[str, _RESET_FILE] = Scheduling.reset_file
     """Path of MindCluster's reset file in the pod; an entry in this file can enable `graceful_tolerance`."""
     never_upgrade: Annotated[bool, FLAG] = False

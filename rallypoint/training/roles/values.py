@@ -199,7 +199,7 @@ class _Decoder:
 
     def _shaped(self, told: Any, size: int) -> tuple[Any, ...]:
         if not isinstance(told, list) or len(told) != size or not isinstance(told[0], str):
-            raise ProtocolError(f"value: expected a list of {size} items that begins with a type")
+            raise ProtocolError(f"value in a message: expected a list of {size} items, of which the first is a type")
         return tuple(told)
 
     def _array(self, told: Any, _: int) -> Any:

@@ -39,6 +39,7 @@ _MASKS = (
     (re.compile(r"/tmp/[^\s)]+"), "/tmp/#"),
     (re.compile(r"\d+(?:[.:,]\d+)*"), "#"),
     (re.compile(r"(?:# ?(?:ms|s|m|h)\b ?)+"), "# s "),
+    (re.compile(r"# steps?\b"), "# steps"),
     (re.compile(r"[ \t]+"), " "),
     (re.compile(r"─+|-{3,}"), "-"),
 )

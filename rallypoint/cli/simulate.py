@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "simulate", "replay recorded states of pods through the supervisor's rules", _DESCRIPTION)
     parser.add_argument("policy", metavar="POLICY", type=Path, help="job file or policy file, YAML or JSON")
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="file with the observations, YAML or JSON")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="file with the recorded states, YAML or JSON")
     set_option(parser, "a field of POLICY to a value, as in failure_grace=5m")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.add_argument("--verbose", "-v", action="store_true", help="also show all conditions, timeouts and events")

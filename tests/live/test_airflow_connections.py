@@ -36,23 +36,30 @@ sys.exit(job.build().submit("built", blocking=False, conn_id="train"))
 pytestmark = [pytest.mark.airflow, pytest.mark.live, pytest.mark.extended, pytest.mark.timeout(3600)]
 
 
+def connected(stage, cluster, folder):
+    """Create the service accounts of a namespace; return an environment with connections to its cluster."""
+    for manifest in rbac(stage.namespace):
+        group = manifest["apiVersion"]
+        root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
+        stage.ask("POST", f"{root}/namespaces/{stage.namespace}/{manifest['kind'].lower()}s", manifest, fine=(409,))
+    extra = {"platform": "kubernetes", "kubernetes_conn_id": "prod", "namespace": stage.namespace, "image": "train:1"}
+    inline = {"kube_config": kubeconfig(cluster.url, INLINE)}
+    return {
+        **os.environ,
+        "AIRFLOW_HOME": str(folder / "airflow"),
+        "AIRFLOW_CONN_TRAIN": json.dumps({"conn_type": "rallypoint", "password": cluster.admin_token, "extra": extra}),
+        "AIRFLOW_CONN_PROD": json.dumps({"conn_type": "kubernetes", "extra": inline}),
+    }
+
+
 def test_a_dag_runs_where_its_connection_says(tmp_path, home):
     """In the worker and deferred; neither the metadata database nor a log, an XCom or an object of the cluster has a secret."""
     with running(Options()) as cluster:
         stage = KubernetesStage(tmp_path, cluster)
-        for manifest in rbac(stage.namespace):
-            group = manifest["apiVersion"]
-            root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
-            stage.ask("POST", f"{root}/namespaces/{stage.namespace}/{manifest['kind'].lower()}s", manifest, fine=(409,))
-        extra = {"platform": "kubernetes", "kubernetes_conn_id": "prod", "namespace": stage.namespace, "image": "train:1"}
-        inline = {"kube_config": kubeconfig(cluster.url, INLINE)}
         environment = {
-            **os.environ,
-            "AIRFLOW_HOME": str(tmp_path / "airflow"),
+            **connected(stage, cluster, tmp_path),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
-            "AIRFLOW_CONN_TRAIN": json.dumps({"conn_type": "rallypoint", "password": cluster.admin_token, "extra": extra}),
-            "AIRFLOW_CONN_PROD": json.dumps({"conn_type": "kubernetes", "extra": inline}),
             "PYTHONPATH": str(ROOT),
         }
         command = [sys.executable, "-m", "tests.live.airflow_runs", "{}", str(DAG)]
@@ -82,18 +89,7 @@ def test_a_builder_submits_through_a_connection(tmp_path, home):
     """`submit(conn_id=...)` runs the job in the cluster of a connection; its credentials are in no file and no output."""
     with running(Options()) as cluster:
         stage = KubernetesStage(tmp_path, cluster)
-        for manifest in rbac(stage.namespace):
-            group = manifest["apiVersion"]
-            root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
-            stage.ask("POST", f"{root}/namespaces/{stage.namespace}/{manifest['kind'].lower()}s", manifest, fine=(409,))
-        extra = {"platform": "kubernetes", "kubernetes_conn_id": "prod", "namespace": stage.namespace, "image": "train:1"}
-        inline = {"kube_config": kubeconfig(cluster.url, INLINE)}
-        environment = {
-            **os.environ,
-            "AIRFLOW_HOME": str(tmp_path / "airflow"),
-            "AIRFLOW_CONN_TRAIN": json.dumps({"conn_type": "rallypoint", "password": cluster.admin_token, "extra": extra}),
-            "AIRFLOW_CONN_PROD": json.dumps({"conn_type": "kubernetes", "extra": inline}),
-        }
+        environment = connected(stage, cluster, tmp_path)
         command = [sys.executable, "-c", BUILT]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
         objects = [stage.ask("GET", stage.path(kind)) for kind in ("configmaps", "secrets", "pods")]

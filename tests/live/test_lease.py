@@ -174,7 +174,7 @@ def test_an_outage_shorter_than_the_lease_costs_nothing(tmp_path: Path, home: Pa
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("supervised", [pytest.param(True, id="supervised"), pytest.param(False, id="by nobody")])
+@pytest.mark.parametrize("supervised", [pytest.param(True, id="supervised"), pytest.param(False, id="no supervisor")])
 def test_a_job_whose_folder_is_removed_is_over(tmp_path: Path, home: Path, supervised: bool) -> None:
     """Somebody removes it from outside: nothing of it is left, not even a supervisor, and nothing comes back."""
     job = write(tmp_path, home, lease="1h", policy="continue").submit()

@@ -192,7 +192,7 @@ def test_no_command_follows_a_link_to_the_roles_of_another_job(tmp_path, home):
 
 
 def test_a_pipe_in_the_place_of_a_jobs_secret_ends_its_job(tmp_path, home):
-    """Whoever opened it to read would wait for ever, in a thread that others need."""
+    """A process that opens the pipe to read would wait for ever, in a thread that other jobs need."""
     cli("submit", write_roles(tmp_path), "--supervise", "none")
     secret = home / "jobs" / "roles" / "secret"
     secret.unlink()

@@ -65,7 +65,7 @@ def connected(cluster: RayCluster) -> Iterator[None]:
 
 
 async def trained(site: RaySite) -> str:
-    """Submit a job, and return its uid once it trains; nobody supervises it any more."""
+    """Submit a job, and return its uid once it trains; the job has no supervisor then."""
     eyes = site.open()
     # None of the lost nodes is known to have ended, so the next round waits for this time.
     spec = site.job(nodes=2, rendezvous={"fence_timeout": "5s"})

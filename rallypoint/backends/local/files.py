@@ -131,25 +131,29 @@ def read_bytes(path: Path) -> bytes:
 
     Raises as `open_below` does, and for a file with more JSON than a job can need.
     """
-    with open_below(path.parents[1], path) as file:
-        content = file.read(LARGEST + 1)
-    if why := excess(content):
-        raise UnreadableError(f"{path}: the file {why}")
-    return content
+    return _read(path.parents[1], path)[0]
 
 
 def read_owned(cls: type[T], root: Path, path: Path) -> tuple[T, int] | None:
     """Read a JSON file below `root` as a `cls`, and return its owner, too; None without a file. Raises as `read_optional`."""
     try:
-        with open_below(root, path) as file:
-            content, user = file.read(LARGEST + 1), os.fstat(file.fileno()).st_uid
-        if why := excess(content):
-            raise UnreadableError(f"{path}: the file {why}")
+        content, user = _read(root, path)
         return codec.loads(cls, content), user
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        raise BackendError(describe(error, path)) from error
     except codec.WireError as error:
         raise UnreadableError(f"{path}: {error}") from error
+
+
+def _read(root: Path, path: Path) -> tuple[bytes, int]:
+    """Return the content and the owner of a file."""
+    with open_below(root, path) as file:
+        content, user = file.read(LARGEST + 1), os.fstat(file.fileno()).st_uid
+    if why := excess(content):
+        raise UnreadableError(f"{path}: the file {why}")
+    return content, user
 
 
 def _open_at(parent: int, name: str, flags: int, path: Path) -> int:
@@ -177,11 +181,5 @@ def _regular(descriptor: int, path: Path) -> BinaryIO:
 
 def read_optional(cls: type[T], path: Path) -> T | None:
     """Read a JSON file as a `cls`; None when there is none. Raises `UnreadableError` when it is not what it should be."""
-    try:
-        return codec.loads(cls, read_bytes(path))
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise BackendError(describe(error, path)) from error
-    except codec.WireError as error:
-        raise UnreadableError(f"{path}: {error}") from error
+    found = read_owned(cls, path.parents[1], path)
+    return None if found is None else found[0]

@@ -179,7 +179,7 @@ class NodeFolder:
         try:
             with open_below(self.path, self.log) as file:
                 return tuple(str(line) for line in last_lines(file, _TAIL))
-        except FileNotFoundError:  # somebody tidied up; how the node ended is known without it
+        except FileNotFoundError:  # the log was deleted; how the node ended is known without it
             return ()
 
     def start(self, command: Sequence[str], *, record: Path, attempt: int, mark: str, environment: Mapping[str, str]) -> None:
@@ -234,7 +234,7 @@ class NodeFolder:
                     )
                 if not force:
                     os.close(durable.open_regular(str(inside / _ENDING_FILE), os.O_WRONLY | os.O_CREAT))
-                # CONT: a shim that somebody stopped can do nothing else.
+                # SIGCONT: a stopped shim would not handle the other signal.
                 if not shim.send(FORCE if force else signal.SIGTERM, signal.SIGCONT, user=wrote):
                     self._end_leftovers(inside, shim, wrote, force=force)
 
@@ -246,7 +246,7 @@ class NodeFolder:
 
     def _end_leftovers(self, inside: Path, shim: Shim, user: int, *, force: bool) -> None:
         lock = durable.try_lock(str(inside / LOCK_FILE))
-        if lock is None or (inside / EXIT_FILE).exists():  # somebody else is at it, or the shim ended meanwhile
+        if lock is None or (inside / EXIT_FILE).exists():  # another supervisor does this, or the shim has ended
             if lock is not None:
                 os.close(lock)
             return

@@ -64,7 +64,7 @@ T = TypeVar("T")
 _FOLLOW = 0.3
 
 #: Characters of how far one rank was read; four numbers of 20 digits need less. Others could stand for further ranks.
-_PLACE, _PLACES = 100, re.compile(r"[=;]")
+_PLACE, _SEPARATORS = 100, re.compile(r"[=;]")
 
 #: Characters of an error that a ledger answers with.
 _TEXT = 2000
@@ -186,7 +186,9 @@ async def read_tail(data: Any) -> Tail:
 def _lines(cursor: str, data: Any, ranks: range) -> list[LogLine]:
     cursors = Cursors.of(cursor)
     return [
-        LogLine(rank=rank, stream=str(stream), text=str(text), cursor=cursors.move(rank, _PLACES.sub("", str(place))[:_PLACE]))
+        LogLine(
+            rank=rank, stream=str(stream), text=str(text), cursor=cursors.move(rank, _SEPARATORS.sub("", str(place))[:_PLACE])
+        )
         for rank, stream, text, place in data
         if type(rank) is int and rank in ranks  # True is no rank, and would be written as one
     ]

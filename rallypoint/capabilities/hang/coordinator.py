@@ -35,7 +35,7 @@ class HangDetection(CoordinatorCapability[State]):
 
     def on_report(self, state: State, report: AgentReport, before: AgentReport | None, view: RoundView, now: float) -> State:
         """Return the state after a report of running workers."""
-        return rounds.heard(self._scene(state, view), before, report, now).own
+        return rounds.heard(self._step(state, view), before, report, now).own
 
     def on_tick(self, state: State, view: RoundView, now: float) -> tuple[State, Sequence[Effect]]:
         """Apply the effects of reports."""
@@ -43,15 +43,15 @@ class HangDetection(CoordinatorCapability[State]):
 
     def after_losses(self, state: State, view: RoundView, now: float) -> tuple[State, Sequence[Effect]]:
         """Decide, if all evidence has arrived or its time is over."""
-        scene, hang = rounds.concluded(self._scene(state, view), now)
-        if scene.own is state:
+        step, hang = rounds.concluded(self._step(state, view), now)
+        if step.own is state:
             return state, ()
         restart = () if hang is None else (RestartWorkers(incident=hang),)
-        return dataclasses.replace(scene.own, pending=()), (*scene.own.pending, *restart)
+        return dataclasses.replace(step.own, pending=()), (*step.own.pending, *restart)
 
     def after_tick(self, state: State, view: RoundView, now: float) -> State:
         """Forget a round that is over."""
-        return rounds.tidied(self._scene(state, view), now).own
+        return rounds.tidied(self._step(state, view), now).own
 
     def reply_for(self, state: State, report: AgentReport) -> ReplySection | None:
         """Return the request for evidence for an agent that has not answered."""
@@ -74,7 +74,7 @@ class HangDetection(CoordinatorCapability[State]):
         """Return the suspected or confirmed hang, the learned durations and the last sign of life."""
         return StatusSection(hang=state.hang, learned=state.learned, lively_at=state.lively_at)
 
-    def _scene(self, state: State, view: RoundView) -> HangStep:
+    def _step(self, state: State, view: RoundView) -> HangStep:
         return HangStep(own=state, view=view, settings=self._settings)
 
 

@@ -68,7 +68,7 @@ def restored(state: State, published: JobStatus, now: float) -> State:
 
 
 def heard(state: HangStep, before: AgentReport | None, report: AgentReport, now: float) -> HangStep:
-    """Return the scene after a report of an agent; `before` is the previous report of the same agent."""
+    """Return the step after a report of an agent; `before` is the previous report of the same agent."""
     view, round_ = state.view, state.view.fence.round
     if view.state is not JobState.RUNNING or report.round != round_ or report.state is not AgentState.RUNNING:
         return state
@@ -150,7 +150,7 @@ def _found(state: HangStep, report: AgentReport) -> HangStep:
 
 
 def tidied(state: HangStep, now: float) -> HangStep:
-    """Return the scene without the data of a round that is over; a verdict stays until the next round runs."""
+    """Return the step without the data of a round that is over; a verdict stays until the next round runs."""
     view, round_ = state.view, state.view.fence.round
     state = published_durations.carried_over(state)
     if state.own.lively_in != round_:

@@ -135,7 +135,7 @@ class Ledger:
     def _prepare(self) -> None:
         private_folder(self.home)
         path = self.home / _KEY
-        _require_private(self.home, path)
+        _require_own(path)
         if not path.exists():
             durable.write_text(str(path), secrets.token_urlsafe(32))
         self._key = path.read_text().strip()
@@ -430,15 +430,13 @@ def _blueprint(given: dict[str, Any]) -> Blueprint:
     )
 
 
-def _require_private(folder: Path, key: Path) -> None:
-    """Raise `OSError` if another user can replace the key or has written it: who knows the key has all jobs."""
-    mode = folder.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        raise PermissionError(errno.EACCES, f"mode {stat.S_IMODE(mode):04o} lets other users replace files", str(folder))
-    if key.exists():
-        found = key.stat()
-        with tempfile.TemporaryFile(dir=folder) as probe:  # some network file systems give new files another owner
-            own = os.fstat(probe.fileno()).st_uid
-        if found.st_uid != own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            problem = f"mode {stat.S_IMODE(found.st_mode):04o} and owner uid {found.st_uid} are not allowed"
-            raise PermissionError(errno.EACCES, f"{problem}; expected mode 0600 and owner uid {own}", str(key))
+def _require_own(key: Path) -> None:
+    """Raise `OSError` for a key file that another user has written or can write: who knows the key has all jobs."""
+    if not key.exists():
+        return
+    found = key.stat()
+    with tempfile.TemporaryFile(dir=key.parent) as probe:  # some network file systems give new files another owner
+        own = os.fstat(probe.fileno()).st_uid
+    if found.st_uid != own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        problem = f"mode {stat.S_IMODE(found.st_mode):04o} and owner uid {found.st_uid} are not allowed"
+        raise PermissionError(errno.EACCES, f"{problem}; expected mode 0600 and owner uid {own}", str(key))

@@ -80,7 +80,7 @@ def main() -> int:
     shutil.copy(JOB.with_suffix(".py"), folder)
     watch = Watch(folder, args.kill)
     print(
-        f"== Trainer (2 ranks), 2 rollouts and an evaluator learn until 20 episodes last {GOAL:g} steps in the mean", flush=True
+        f"== Trainer (2 ranks), 2 rollouts and an evaluator learn until 20 episodes have {GOAL:g} steps on average", flush=True
     )
     began = time.time()
     try:

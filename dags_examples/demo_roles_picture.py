@@ -106,7 +106,8 @@ def _draw_scores(axes: Axes, events: Sequence[Event], began: float, goal: float)
     for row, event in enumerate(killed):
         at = (event.at - began, 0.6 - 0.08 * row)
         text = f"SIGKILL to {event.name} "
-        axes.annotate(text, xy=at, xycoords=("data", "axes fraction"), ha="right", fontsize=9, color=_RED)
+        label = axes.annotate(text, xy=at, xycoords=("data", "axes fraction"), ha="right", fontsize=9, color=_RED)
+        label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5})  # the curve may cross it
     axes.set_ylabel("mean steps of an episode", color=_INK)
     axes.set_ylim(0, 540)
     axes.grid(visible=True, color="#e5e7eb", linewidth=0.8)

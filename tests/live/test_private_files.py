@@ -202,3 +202,27 @@ def test_a_pipe_in_the_place_of_a_jobs_secret_ends_its_job(tmp_path, home):
 
     assert "secret: the path is not a regular file" in ended.stderr
     cli("delete", "roles")
+
+
+def test_a_planted_cgroup_and_many_rounds_stop_no_command(tmp_path, home):
+    """A script names a folder with a pipe as the cgroup of its node, and links rounds without number to one folder."""
+    cli("submit", Job.write(tmp_path, home, 3, 0.01).folder / "job.json", "--supervise", "none")
+    place, planted = home / "jobs" / "counter", tmp_path / "cgroup"
+    planted.mkdir()
+    os.mkfifo(planted / "cgroup.events")
+    node = place / "nodes" / "0" / "attempt-1.1"
+    (node / "logs" / "round-1").mkdir(parents=True)
+    (node / "logs" / "round-1" / "rank-0.out").write_text("of the script\n")
+    for number in range(2, 17_000):
+        (node / "logs" / f"round-{number}").symlink_to(node / "logs" / "round-1")
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    shim = {"boot_id": boot, "pid": 1 << 22, "start_ticks": 1, "attempt": 1, "mark": "x/1/0/1", "cgroup": str(planted)}
+    (node / "shim.json").write_text(json.dumps({**shim, "host": "here", "started_at": 1.0, "command": []}))
+
+    explained = cli("explain", "counter")
+    logs = cli("logs", "counter", "--tail", "1", check=False)
+    cli("delete", "counter")
+
+    assert "Job counter" in explained.stdout
+    assert "is a symbolic link; expected a regular file without links" in logs.stderr
+    assert not place.exists()

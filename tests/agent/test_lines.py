@@ -119,3 +119,20 @@ def test_sockets_of_killed_agents_are_removed(tmp_path):
 
     assert sorted(path.name for path in before.iterdir()) == ["agent.log", f"line-{os.getpid()}.sock", "line-x.sock"]
     assert other.exists()
+
+
+def test_an_agent_of_a_run_by_hand_removes_nothing_beside_its_folder(tmp_path):
+    """Its folder is in that for temporary files, where the sockets of all users are."""
+    other, own = tmp_path / "train_x" / f"line-{2**22 + 1}.sock", tmp_path / "train_y"
+    for folder in (other.parent, own):
+        folder.mkdir()
+    other.touch()
+
+    async def run() -> None:
+        lines = Lines(own / "line-1.sock", lambda *_: None)
+        await lines.begin()
+        lines.close()
+
+    asyncio.run(run())
+
+    assert other.exists()

@@ -11,7 +11,11 @@ import pytest
 from rallypoint.wire.exits import Exit
 from tests.live.agent_processes import Agents, agents, free_port, said
 
-SCRIPT = 'import os; print("port", os.environ["HCCL_IF_BASE_PORT"], "of rank", os.environ["RANK"], flush=True)\n'
+#: One write for a whole line: the agent writes its log to the same pipe.
+SCRIPT = """
+import os
+os.write(1, f"port {os.environ['HCCL_IF_BASE_PORT']} of rank {os.environ['RANK']}\\n".encode())
+"""
 
 
 @pytest.fixture

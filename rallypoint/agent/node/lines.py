@@ -27,6 +27,9 @@ Heard = Callable[[int, "wire.FromWorker | None"], None]
 
 _CREDENTIALS = struct.Struct("3i")
 
+#: Begins the names of the folders of a node on the local backend, one for each of its agents.
+_ATTEMPT = "attempt-"
+
 
 class Lines:
     """All lines of one agent, by local rank: the last process that said hello for it."""
@@ -39,7 +42,7 @@ class Lines:
 
     async def begin(self) -> None:
         """Listen; raises `ConfigError` when the socket cannot be made."""
-        await asyncio.to_thread(_remove_stale, self.path.parent.parent)
+        await asyncio.to_thread(_remove_stale, self.path.parent)
         try:
             self._server = await asyncio.start_unix_server(self._serve, sock=_listening(self.path), limit=wire.MAX_LINE)
         except OSError as error:
@@ -113,10 +116,15 @@ def _ours(writer: asyncio.StreamWriter) -> bool:
     return uid in (os.geteuid(), 0)
 
 
-def _remove_stale(node: Path) -> None:
-    """Remove the sockets that earlier agents of a node left because they were killed, with their shims."""
-    for path in node.glob("*/line-*.sock*"):
-        pid = path.name.removeprefix("line-").partition(".")[0]
-        if pid.isdecimal() and not Path("/proc", pid).exists():
-            with contextlib.suppress(OSError):
-                path.unlink()
+def _remove_stale(folder: Path) -> None:
+    """Remove the sockets that earlier agents of a node left because they were killed, with their shims.
+
+    Only a folder of one attempt has folders of the same node beside it; that of a run by hand is in the folder of all users.
+    """
+    if not folder.name.startswith(_ATTEMPT):
+        return
+    with contextlib.suppress(OSError):  # another process may delete a folder at the same time
+        for path in folder.parent.glob(f"{_ATTEMPT}*/line-*.sock*"):
+            pid = path.name.removeprefix("line-").partition(".")[0]
+            if pid.isdecimal() and not Path("/proc", pid).exists():
+                path.unlink(missing_ok=True)

@@ -102,12 +102,6 @@ def _draw_scores(axes: Axes, events: Sequence[Event], began: float, goal: float)
     )
     axes.axhline(goal, color=_GREY, linewidth=1, linestyle=":")
     axes.annotate(f"goal {goal:g}", xy=(0.005, goal), xycoords=("axes fraction", "data"), va="bottom", fontsize=9, color=_GREY)
-    killed = [event for event in events if event.what == "killed"]
-    for row, event in enumerate(killed):
-        at = (event.at - began, 0.6 - 0.08 * row)
-        text = f"SIGKILL to {event.name} "
-        label = axes.annotate(text, xy=at, xycoords=("data", "axes fraction"), ha="right", fontsize=9, color=_RED)
-        label.set_bbox({"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5})  # the curve may cross it
     axes.set_ylabel("mean steps of an episode", color=_INK)
     axes.set_ylim(0, 540)
     axes.grid(visible=True, color="#e5e7eb", linewidth=0.8)
@@ -119,7 +113,8 @@ def _draw_lives(axes: Axes, events: Sequence[Event], began: float) -> None:
         for begin, end, killed in bars:
             axes.barh(row, end - begin, left=begin - began, height=0.55, color=_COLORS[name.partition("/")[0]], alpha=0.8)
             if killed:
-                axes.plot([end - began], [row], marker="X", markersize=10, color=_RED, markeredgecolor="white", zorder=5)
+                (mark,) = axes.plot([end - began], [row], "X", markersize=10, color=_RED, markeredgecolor="white", zorder=5)
+                axes.legend([mark], ["SIGKILL"], loc="upper left", frameon=False, fontsize=9, labelcolor=_RED)
     axes.set_yticks(range(len(found)), list(found))
     axes.invert_yaxis()
     axes.tick_params(axis="y", length=0)

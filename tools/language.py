@@ -16,10 +16,12 @@ import argparse
 import ast
 import collections
 import dataclasses
+import importlib
 import random
 import re
 import sys
 import tokenize
+import types
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +147,10 @@ def help_texts() -> Iterator[Text]:
 
 
 def messages() -> Iterator[Text]:
-    """Yield the texts of errors and log lines; `<name>` stands for a value, as in a usage line."""
+    """Yield the texts of errors and log lines; `<name>` stands for a value, as in a usage line.
+
+    A constant of the module is shown with its value, as a user sees it.
+    """
     for path in sorted((ROOT / "rallypoint").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -154,7 +159,25 @@ def messages() -> Iterator[Text]:
                 start = _start(node)
                 for text in _strings(node):
                     if " " in re.sub(r"<\w*>", "", text).strip():
-                        yield Text(kind=kind, place=place, text=f"{start}{text}")
+                        yield Text(kind=kind, place=place, text=_with_constants(f"{start}{text}", place))
+
+
+def _with_constants(text: str, place: str) -> str:
+    return re.sub(r"<([A-Z][A-Z_]+)>", lambda found: _constant(place, found[1]) or found[0], text)
+
+
+def _constant(place: str, name: str) -> str:
+    """Return how a message shows a constant of a module, an empty text for a value that is no text, number or list of them."""
+    try:
+        module = importlib.import_module(place.removesuffix(".py").removesuffix("/__init__").replace("/", "."))
+    except ImportError:  # such as Ray's, which is an extra
+        return ""
+    owners = (module, *(other for other in vars(module).values() if isinstance(other, types.ModuleType)))
+    values = (getattr(owner, spelling, None) for owner in owners for spelling in (name, f"_{name}"))
+    value = next((value for value in values if value is not None), None)
+    if isinstance(value, (tuple, list, frozenset, set, dict)) and all(isinstance(item, str) for item in value):
+        return ", ".join(sorted(value) if isinstance(value, (frozenset, set)) else value)
+    return str(value) if isinstance(value, (str, int, float)) else ""
 
 
 def code() -> Iterator[Text]:

@@ -93,7 +93,7 @@ def add_run_flags(parser: RunParser, env: Mapping[str, str] = os.environ) -> Non
     """Add all flags; the values of PET_* variables in `env` are their defaults."""
     parser.takes_script, parser.extra_flags = True, OURS
     parser.formatter_class = HelpFormat
-    parser.epilog = "Each option has a spelling with _, such as --max_restarts for --max-restarts."
+    parser.epilog = "Each option can also be written with underscores, such as --max_restarts for --max-restarts."
     parser.usage = "%(prog)s [options] training_script [arguments of the script]"
     for title, add in (
         ("common options (nodes and workers)", _add_nodes),
@@ -254,7 +254,7 @@ def _add_processes(flags: _Flags) -> None:
         "--start-method",
         default=None,
         metavar="spawn|fork|forkserver",
-        text="fork: workers are forked from a process with torch imported",
+        text="fork (default): preloaded standby workers; else new processes",
     )
     flags.value(
         "--standby", default=None, read=int, metavar="N", text="number of preloaded standby workers (default: one per worker)"
@@ -296,7 +296,7 @@ def _add_recovery(flags: _Flags) -> None:
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="ucp: store the last snapshot before each new round",
+        text="ucp: store the last snapshot before each new round (default: base)",
     )
     flags.value(
         "--replica-every",
@@ -346,7 +346,7 @@ def _add_devices(flags: _Flags) -> None:
         "--precheck",
         default="0",
         metavar="0|1|2",
-        text="test nodes first: 0 no (default), 1 in pairs, 2 also all together",
+        text="node check before training: 0 off (default), 1 pairs, 2 also all nodes",
     )
     flags.switch("--exclude-straggler", text="remove nodes that are slow in the node check")
 

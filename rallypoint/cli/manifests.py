@@ -55,7 +55,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--nodes",
         action="store_true",
-        help="add a ClusterRole to read nodes; lost nodes are detected earlier",
+        help="add a ClusterRole that reads nodes, to detect lost nodes earlier",
     )
     parser.add_argument("--network-policies", action="store_true", help="allow supervisors to create NetworkPolicies")
     parser.add_argument(

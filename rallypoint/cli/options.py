@@ -69,7 +69,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         "--namespace",
         metavar="NS",
         default=default,
-        help="namespace in Kubernetes (default: that of the kubeconfig context) or in Ray",
+        help="namespace of Kubernetes (default: of the kubeconfig context) or of Ray",
     )
     group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
     group.add_argument(
@@ -82,7 +82,7 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
     group = parser.group(RAY_OPTIONS)
     group.add_argument("--address", metavar="URL", default=default, help="URL of the Ray dashboard, such as http://head:8265")
     group.add_argument(
-        "--storage", metavar="DIR", default=default, help="job records on Ray: folder on the head node, or fsspec URL"
+        "--storage", metavar="DIR", default=default, help="folder of the Ray head node, or fsspec URL, for job records"
     )
     group.add_argument(
         "--runtime-env",

@@ -18,7 +18,7 @@ __all__ = ["add", "nobody", "run"]
 
 _SUSPEND = """\
 Stop all processes of a job and keep its record, until the job is resumed. While
-the job is suspended, no timeout runs and no budget is used.
+the job is suspended, no timeout counts down and no restart budget is used.
 
 The command returns at once, and the job's supervisor stops the job. A script
 that checks rallypoint.training.stop_requested can save a checkpoint before it

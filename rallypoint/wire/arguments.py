@@ -67,7 +67,7 @@ _MASTER = (
 )
 
 _TRAINING = (
-    ("precheck", "0|1|2", "test nodes first: 0 no (default), 1 in pairs, 2 also all together"),
+    ("precheck", "0|1|2", "node check before training: 0 off (default), 1 pairs, 2 also all nodes"),
     ("node_unit", "N", "use a multiple of N nodes in each round (default: 1)"),
     ("nnodes", "N|MIN:MAX", "number of nodes (default: 1)"),
     ("rdzv_conf", "KEY=VALUE,...", "rendezvous settings, such as join_timeout=600"),

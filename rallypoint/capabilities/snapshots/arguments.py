@@ -8,7 +8,12 @@ __all__ = ["ARGUMENTS", "DIFFERENCES", "RUN_SWITCHES"]
 
 #: DLRover's arguments: the one that it follows in DLRover's document, name, metavar ("" for a switch), text of --help.
 ARGUMENTS = (
-    ("pre_check_ops", "training_elastic_mode", "base|ucp", "ucp: store the last snapshot before each new round (default: base)"),
+    (
+        "pre_check_ops",
+        "training_elastic_mode",
+        "base|ucp",
+        "ucp: store the last snapshot before each new round (default: base)",
+    ),
     ("exclude_straggler", "save_at_breakpoint", "", "store the last in-memory snapshot when a worker dies"),
 )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
 import threading
 from pathlib import Path
 
@@ -119,6 +120,26 @@ def test_sockets_of_killed_agents_are_removed(tmp_path):
 
     assert sorted(path.name for path in before.iterdir()) == ["agent.log", f"line-{os.getpid()}.sock", "line-x.sock"]
     assert other.exists()
+
+
+def test_the_socket_of_a_zombie_is_removed(tmp_path):
+    """A killed agent whose shim was killed with it is a zombie until the init process reaps it."""
+    child = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    before, now = tmp_path / "attempt-1.1", tmp_path / "attempt-1.2"
+    for folder in (before, now):
+        folder.mkdir()
+    (before / f"line-{child.pid}.sock").touch()
+
+    async def run() -> None:
+        lines = Lines(now / "line-1.sock", lambda *_: None)
+        await lines.begin()
+        lines.close()
+
+    asyncio.run(run())
+
+    assert list(before.iterdir()) == []
+    assert child.wait() == 0
 
 
 def test_an_agent_of_a_run_by_hand_removes_nothing_beside_its_folder(tmp_path):

@@ -126,5 +126,14 @@ def _remove_stale(folder: Path) -> None:
     with contextlib.suppress(OSError):  # another process may delete a folder at the same time
         for path in folder.parent.glob(f"{_ATTEMPT}*/line-*.sock*"):
             pid = path.name.removeprefix("line-").partition(".")[0]
-            if pid.isdecimal() and not Path("/proc", pid).exists():
+            if pid.isdecimal() and _has_ended(pid):
                 path.unlink(missing_ok=True)
+
+
+def _has_ended(pid: str) -> bool:
+    """Return whether a process is gone, or is a zombie: a process whose parent was killed with it may be one for seconds."""
+    try:
+        text = Path("/proc", pid, "stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return True
+    return text.rpartition(")")[2].split()[:1] in (["Z"], ["X"])

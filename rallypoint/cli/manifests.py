@@ -21,10 +21,10 @@ coordinator pod to write the status of its job; the job's field
 Role is for every process that runs `rallypoint` against the cluster, and for
 Airflow workers.
 
-With network-policy, the command prints a NetworkPolicy that allows connections
-only between the pods of the job NAME. The supervisor connects to the
-coordinator through the API server; --api-server allows the networks of the API
-server.
+With network-policy, the command prints two NetworkPolicies, one for the job NAME
+and one for its elastic roles (if it has several roles). They allow connections
+only between the pods of the job. The supervisor connects to the coordinator
+through the API server; --api-server allows the networks of the API server.
 """
 
 
@@ -102,12 +102,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _network_policy(args: argparse.Namespace) -> int:
-    from rallypoint.backends.kubernetes.manifests.network_policy import network_policy  # noqa: PLC0415  as above
+    from rallypoint.backends.kubernetes.manifests.network_policy import network_policies  # noqa: PLC0415  as above
     from rallypoint.job.document import write_yaml  # noqa: PLC0415
 
     if not args.job:
         raise RallypointError("--job: is missing; network-policy needs the name of each job whose pods may connect")
-    print(write_yaml(network_policy(args.jobs_in, args.job, api_server=args.api_server)), end="")
+    policies = network_policies(args.jobs_in, args.job, api_server=args.api_server)
+    print("---\n".join(write_yaml(item) for item in policies), end="")
     if not args.api_server:
         note = "without --api-server the coordinator's port is open to every address; the job's secret protects it"
         print(f"rallypoint: note: {note}", file=sys.stderr)

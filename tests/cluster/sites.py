@@ -224,7 +224,7 @@ class ClusterSite(Site):
 
     async def _begin(self) -> None:
         await self.ask("POST", "/api/v1/namespaces", {"metadata": {"name": self.namespace}})
-        for manifest in rbac(self.namespace):
+        for manifest in rbac(self.namespace, network=True):
             group = manifest["apiVersion"]
             root = f"/api/{group}" if group == "v1" else f"/apis/{group}"
             await self.ask("POST", f"{root}/namespaces/{self.namespace}/{manifest['kind'].lower()}s", manifest)

@@ -11,7 +11,8 @@ from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.supervision.record import Phase
 from rallypoint.supervision.role_records import Level
 from tests.cluster.roles_jobs import SERVER, SIMPLE, TRAINER, roles_job
-from tests.cluster.sites import Site
+from tests.cluster.sites import ClusterSite, Site
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.may_block("the hands of a test read files and kubeconfigs")
 
@@ -222,3 +223,46 @@ async def test_an_elastic_role_that_fails_resets_the_job(site: Site) -> None:
         record = await job.job.over()
 
     assert (record.phase, record.attempt, record.released) == (Phase.SUCCEEDED, 2, True)
+
+
+def admitted(policies: list[dict[str, Any]], source: dict[str, str], target: dict[str, str]) -> set[int | str]:
+    """Return the ports to which NetworkPolicies let a pod connect, by the labels of both pods; "all" for every port."""
+
+    def fits(selector: dict[str, Any], labels: dict[str, str]) -> bool:
+        wanted: dict[str, str] = selector["matchLabels"]
+        return wanted.items() <= labels.items()
+
+    selecting = [policy["spec"] for policy in policies if fits(policy["spec"]["podSelector"], target)]
+    if not selecting:
+        return {"all"}
+    found: set[int | str] = set()
+    for rule in (rule for spec in selecting for rule in spec["ingress"]):
+        if "from" not in rule or any(fits(peer["podSelector"], source) for peer in rule["from"]):
+            found |= {port["port"] for port in rule["ports"]} if "ports" in rule else {"all"}
+    return found
+
+
+@pytest.mark.extended
+async def test_a_network_policy_admits_the_pods_of_all_roles(place: ClusterSite) -> None:
+    """Each pod of the job may connect to each other one; other pods only to the coordinator's port. It ends with the job."""
+    path = f"/apis/networking.k8s.io/v1/namespaces/{place.namespace}/networkpolicies"
+    roles = {"trainer": TRAINER, "critic": {**TRAINER, "nodes": 1}, "driver": SIMPLE}
+    async with roles_job(place, roles, network_policy="on") as job:
+        await job.run("driver-0", nodes=2)
+        await job.round(1, "critic")
+        pods = [pod["metadata"]["labels"] for pod in await place.listed("pods")]
+        policies = (await place.ask("GET", path))["items"]
+
+    assert sorted(labels["rallypoint.dev/part"] for labels in pods) == [
+        *("coordinator", "coordinator", "directory", "node", "node", "node", "unit")
+    ]
+    stranger = {"rallypoint.dev/job": "other", "rallypoint.dev/uid": "u", "rallypoint.dev/parent": "other"}
+    for target in pods:
+        assert all("all" in admitted(policies, source, target) for source in pods)
+        of_a_role = "rallypoint.dev/parent" in target
+        assert admitted(policies, stranger, target) == ({29600} if of_a_role else set())
+
+    async def gone() -> Any:
+        return not (await place.ask("GET", path))["items"]
+
+    await eventually_async(gone, timeout=30.0, why="the policies should end with the job")

@@ -67,6 +67,33 @@ async def test_a_job_lets_in_its_own_pods_alone(backend: KubernetesBackend) -> N
     assert opened["spec"]["ingress"][1] == {"ports": [{"port": 29600, "protocol": "TCP"}]}
 
 
+async def test_each_part_of_a_job_with_several_roles_has_one(backend: KubernetesBackend) -> None:
+    """They precede the pods; the simple roles have no coordinator, so no port of theirs is open."""
+    roles = {
+        "trainer": {"entrypoint": "train.py", "image": "any:1"},
+        "rollout": {"launch": "simple", "entrypoint": "m:serve", "image": "any:1"},
+    }
+    job = load_job({"name": "rl", "network_policy": "10.0.0.0/28", "roles": roles}, based=False)
+
+    objects = backend.plan(job).objects
+
+    whole, trainer = (each for each in objects if each["kind"] == "NetworkPolicy")
+    (own, children), name = whole["spec"]["ingress"][0]["from"], "rallypoint.dev/job"
+    assert (own["podSelector"], children["podSelector"]) == (
+        whole["spec"]["podSelector"],
+        {"matchLabels": {"rallypoint.dev/parent": "rl"}},
+    )
+    assert len(whole["spec"]["ingress"]) == 1
+    assert trainer["spec"]["podSelector"]["matchLabels"][name] == "rl-trainer"
+    assert [peer["podSelector"]["matchLabels"] for peer in trainer["spec"]["ingress"][0]["from"]] == [
+        {name: "rl"},
+        {"rallypoint.dev/parent": "rl"},
+    ]
+    assert [port["port"] for port in trainer["spec"]["ingress"][1]["ports"]] == [29600, 29620]
+    kinds = [each["kind"] for each in objects]
+    assert kinds.index("NetworkPolicy") < kinds.index("Pod")
+
+
 async def test_it_is_created_before_the_pods_and_goes_with_the_job(
     backend: KubernetesBackend, cluster: Running, tmp_path: Path
 ) -> None:
@@ -103,14 +130,18 @@ def test_a_wrong_value_is_refused(value: object) -> None:
         load_job({**SPEC, "network_policy": value}, based=False)
 
 
-def test_manifests_prints_one_to_apply_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
-    """For jobs of one name; what it leaves open is told beside it."""
+def test_manifests_prints_policies_to_apply_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
+    """For jobs of one name and their elastic roles; what they leave open is told beside them."""
     assert main(["manifests", "network-policy", "--namespace", "team", "--job", "train", "--api-server", "10.0.0.0/28"]) == 0
     out, err = capsys.readouterr()
-    policy = yaml.safe_load(out)
+    policy, of_roles = yaml.safe_load_all(out)
     assert (policy["metadata"], err) == ({"name": "rallypoint-train", "namespace": "team"}, "")
-    assert policy["spec"]["podSelector"] == {"matchLabels": {"rallypoint.dev/job": "train"}}
-    assert policy["spec"]["ingress"][1]["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
+    assert of_roles["metadata"]["name"] == "rallypoint-train-roles"
+    own, children = {"rallypoint.dev/job": "train"}, {"rallypoint.dev/parent": "train"}
+    for each, selected in ((policy, own), (of_roles, children)):
+        assert each["spec"]["podSelector"] == {"matchLabels": selected}
+        assert [peer["podSelector"]["matchLabels"] for peer in each["spec"]["ingress"][0]["from"]] == [own, children]
+        assert each["spec"]["ingress"][1]["from"] == [{"ipBlock": {"cidr": "10.0.0.0/28"}}]
 
     assert main(["manifests", "network-policy", "--job", "train"]) == 0
     assert "open to every address" in capsys.readouterr().err

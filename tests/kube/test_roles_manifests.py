@@ -20,6 +20,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.blueprint import serving
 from rallypoint.backends.kubernetes.roles.layout import groups
 from rallypoint.job import load_job
+from rallypoint.job.compile_roles import compile_roles
 from rallypoint.job.placement import counts
 from tests.kube.manifests import IMAGE, unrestricted
 
@@ -248,12 +249,6 @@ def test_workers_ask_for_the_resource_of_isolation():
         ),
         pytest.param(
             {"a": role(TRAINER), "b": role(ROLLOUT)},
-            {"network_policy": "on"},
-            "network_policy: is not supported yet for a job with several roles",
-            id="a network policy",
-        ),
-        pytest.param(
-            {"a": role(TRAINER), "b": role(ROLLOUT)},
             {"worker_isolation": "W"},
             "worker_isolation: 'W' is not allowed; expected the full name of an extended resource",
             id="a word for isolation",
@@ -347,7 +342,7 @@ def test_a_token_is_in_a_secret_alone():
     """No ConfigMap and no pod holds it; pods mount the Secret."""
     job = load_job({"name": "rl", "roles": {"rollout": role(ROLLOUT, driver=True)}}, based=False)
     token = "correct-horse"
-    found = list(serving(JobRef(name="rl", uid="u", namespace="n"), job, token=token))
+    found = list(serving(JobRef(name="rl", uid="u", namespace="n"), job, compile_roles(job), token=token))
 
     encoded = base64.b64encode(token.encode()).decode()
     assert [one["kind"] for one in found if token in json.dumps(one) or encoded in json.dumps(one)] == ["Secret"]

@@ -2,6 +2,9 @@
 
 The API server connects to the coordinator from addresses that no manifest can know. Where they are given, nobody else may;
 where they are not, the coordinator's port is open, and the job's secret protects it.
+
+An elastic role of a job with several roles has a uid of its own, so the pods of the whole job are those with the job's name and
+those with the job's name as their parent.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from typing import Any
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes import names
-from rallypoint.backends.kubernetes.labels import JOB, UID, Part, labels
+from rallypoint.backends.kubernetes.labels import JOB, PARENT, UID, Part, labels
 from rallypoint.backends.kubernetes.manifests.checks.place import DNS_LABEL, is_dns_label
 from rallypoint.backends.kubernetes.manifests.objects import metadata
 from rallypoint.backends.kubernetes.manifests.parts import coordinator_port
@@ -20,30 +23,39 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.wire.plan import Kind, Plan
 from rallypoint.wire.ports import COORDINATOR_PORT, METRICS_PORT, metrics_port
 
-__all__ = ["OPEN", "network_policy", "network_policy_of"]
+__all__ = ["OPEN", "network_policies", "network_policy_of"]
 
 #: `Plan.network_policy` without addresses of the API server.
 OPEN = "on"
 
 
 def network_policy_of(job: JobRef, plan: Plan) -> dict[str, Any]:
-    """Return the NetworkPolicy of a job that asks for one; the job's ConfigMap owns it."""
+    """Return the NetworkPolicy of a job that asks for one; the job's ConfigMap owns it.
+
+    That of a job with several roles selects the pods of its simple roles; each elastic role has a NetworkPolicy of its own.
+    """
     sources = () if plan.network_policy == OPEN else tuple(plan.network_policy.split(","))
-    # The pods of other kinds have no coordinator that a supervisor asks.
-    port = coordinator_port(plan) if plan.kind is Kind.PODS else 0
-    selector = {JOB: job.name, UID: job.uid}
+    # The pods of other kinds, and of simple roles, have no coordinator that a supervisor asks.
+    port = coordinator_port(plan) if plan.kind is Kind.PODS and not plan.roles else 0
+    own = {JOB: job.name, UID: job.uid}
+    peers: tuple[dict[str, str], ...] = (own,)
+    if job.parent:
+        peers = ({JOB: job.parent}, {PARENT: job.parent})
+    elif plan.roles:
+        peers = (own, {PARENT: job.name})
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(job, names.network_policy(job), labels(job, Part.NETWORK)),
-        "spec": _spec(selector, sources, (port, metrics_port(plan, pod=True) if port and sources else 0)),
+        "spec": _spec(own, peers, sources, (port, metrics_port(plan, pod=True) if port and sources else 0)),
     }
 
 
-def network_policy(namespace: str, job: str, *, api_server: Sequence[str] = ()) -> dict[str, Any]:
-    """Return a NetworkPolicy for the jobs that are ever submitted by one name, to be applied by hand.
+def network_policies(namespace: str, job: str, *, api_server: Sequence[str] = ()) -> tuple[dict[str, Any], ...]:
+    """Return NetworkPolicies for the jobs that are ever submitted by one name, to be applied by hand.
 
-    `api_server` are the networks from which the API server connects. Raises `BackendError` for what is no name or network.
+    The first selects the pods of the job, the second those of its elastic roles, if it has several roles. `api_server` are the
+    networks from which the API server connects. Raises `BackendError` for what is no name or network.
     """
     if not is_dns_label(namespace):
         raise BackendError(f"--namespace: {namespace!r} is not allowed; expected {DNS_LABEL}")
@@ -52,12 +64,16 @@ def network_policy(namespace: str, job: str, *, api_server: Sequence[str] = ()) 
     for text in api_server:
         _require_network(text)
     ports = (COORDINATOR_PORT, METRICS_PORT if api_server else 0)
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": {"name": f"{names.PREFIX}{job}", "namespace": namespace},
-        "spec": _spec({JOB: job}, api_server, ports),
-    }
+    whole = ({JOB: job}, {PARENT: job})
+    return tuple(
+        {
+            "apiVersion": "networking.k8s.io/v1",
+            "kind": "NetworkPolicy",
+            "metadata": {"name": f"{names.PREFIX}{job}{end}", "namespace": namespace},
+            "spec": _spec(selector, whole, api_server, ports),
+        }
+        for end, selector in zip(("", "-roles"), whole, strict=True)
+    )
 
 
 def _require_network(text: str) -> None:
@@ -69,16 +85,18 @@ def _require_network(text: str) -> None:
         ) from error
 
 
-def _spec(selector: Mapping[str, str], sources: Sequence[str], ports: Sequence[int]) -> dict[str, Any]:
+def _spec(
+    selector: Mapping[str, str], peers: Sequence[Mapping[str, str]], sources: Sequence[str], ports: Sequence[int]
+) -> dict[str, Any]:
     return {
         "podSelector": {"matchLabels": dict(selector)},
         "policyTypes": ["Ingress"],
-        "ingress": list(_ingress(selector, sources, [port for port in ports if port])),
+        "ingress": list(_ingress(peers, sources, [port for port in ports if port])),
     }
 
 
-def _ingress(selector: Mapping[str, str], sources: Sequence[str], ports: Sequence[int]) -> Iterator[dict[str, Any]]:
-    yield {"from": [{"podSelector": {"matchLabels": dict(selector)}}]}
+def _ingress(peers: Sequence[Mapping[str, str]], sources: Sequence[str], ports: Sequence[int]) -> Iterator[dict[str, Any]]:
+    yield {"from": [{"podSelector": {"matchLabels": dict(peer)}} for peer in peers]}
     if ports:
         came = {"from": [{"ipBlock": {"cidr": text}} for text in sources]} if sources else {}
         yield {**came, "ports": [{"port": port, "protocol": "TCP"} for port in ports]}

@@ -12,6 +12,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
 from rallypoint.backends.kubernetes.manifests.blueprint import objects as objects_of_one
+from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, encoded, job_configmap, metadata, service
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
@@ -54,7 +55,7 @@ def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: f
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner=owner, now=now)
     yield job_configmap(ref, spec=job, plan=plan, record=record)
     files = dict.fromkeys((*PEER_FILES, AUTHORITY_KEY), PLACEHOLDER) if plan.tls == AUTO else None
-    yield from serving(ref, job, token=ref.uid, certificates=files)
+    yield from serving(ref, job, plan, token=ref.uid, certificates=files)
     yield directory_pod(ref, spec=job, plan=plan)
     yield attempt_secret(ref, plan=plan, attempt=1, token=ref.uid)
     for role in elastic_roles(job):
@@ -68,12 +69,14 @@ def objects(ref: JobRef, job: ElasticJob, plan: Plan, *, owner: str = "", now: f
 
 
 def serving(
-    ref: JobRef, job: ElasticJob, *, token: str, certificates: Mapping[str, str] | None = None
+    ref: JobRef, job: ElasticJob, plan: Plan, *, token: str, certificates: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:
     """Yield what the instances of all attempts need beside their pods; `certificates` are as in `attempt_secret`."""
     yield units_configmap(ref)
     yield service(ref, {"agent": AGENT_PORT})
     yield roles_secret(ref, token, certificates)
+    if plan.network_policy:
+        yield network_policy_of(ref, plan)
     yield from claims(ref, job)
 
 

@@ -46,6 +46,7 @@ _TRIES = 5
 #: Plurals of what serves the instances.
 _KINDS = {
     "ConfigMap": "configmaps",
+    "NetworkPolicy": "networkpolicies",
     "ResourceClaim": "resourceclaims",
     "ResourceClaimTemplate": "resourceclaimtemplates",
     "Secret": "secrets",
@@ -264,7 +265,7 @@ class KubernetesUnits(UnitBackend):
         if (job.ref.uid, attempt) in self._served:
             return
         certificates = await its.secrets.certificates(job.ref, job.plan)
-        for manifest in serving(job.ref, job.spec, token=secrets.token_hex(32), certificates=certificates):
+        for manifest in serving(job.ref, job.spec, job.plan, token=secrets.token_hex(32), certificates=certificates):
             await its.actor.ensure(_KINDS[manifest["kind"]], manifest)
         await its.secrets.ensure(job.ref, job.plan, attempt)
         await its.actor.ensure("pods", directory_pod(job.ref, spec=job.spec, plan=job.plan))

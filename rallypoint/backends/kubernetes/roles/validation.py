@@ -116,8 +116,6 @@ def _named(items: tuple[dict[str, Any], ...]) -> dict[str, Any]:
 def _whole(job: ElasticJob) -> Iterator[Wrong]:
     yield from isolation_problems("worker_isolation", job.worker_isolation)
     yield from isolation_problems("master.isolation", job.master.isolation)
-    if job.network_policy:
-        yield Place(path="network_policy").wrong("is not supported yet for a job with several roles")
 
 
 def _names(job: ElasticJob) -> Iterator[Wrong]:

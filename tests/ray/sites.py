@@ -34,7 +34,7 @@ class RaySite(Site):
     def __init__(self, folder: Path, cluster: RayCluster, namespace: str, *, storage: str = "") -> None:
         super().__init__(folder)
         self.cluster, self.namespace = cluster, namespace
-        self.storage = folder / "ledger"
+        self.storage = Path(storage) if storage and "://" not in storage else folder / "ledger"
         self.where = Where(kind=RAY, address=cluster.url, namespace=namespace, storage=storage or str(self.storage))
         self.gate = folder / "gate"
         self.gate.mkdir(exist_ok=True)

@@ -5,9 +5,9 @@ One script (`recovery_worker.py`: DDP over gloo, one node with two workers) whos
     recovery    from the SIGKILL to the first optimizer step of every rank of the next round
     submission  from the call of `submit` to the first optimizer step of the first round; the cluster and its ledger are warm
 
-Launches alternate, so that a machine that drifts does so for all. All processes have the same priority, unless `--niceness`
-says otherwise: by default Ray gives its workers a lower one. With `--train` Ray Train runs the same script on the same
-cluster, too (`TorchTrainer` with `FailureConfig`); its submission is measured from the start of the driver process.
+Launches alternate, so that a machine that drifts does so for all. On Ray, the processes of jobs have the niceness of the
+raylet (where Rallypoint may lower it) or that of `--niceness`. With `--train` Ray Train runs the same script
+on the same cluster, too (`TorchTrainer` with `FailureConfig`); its submission is measured from the start of the driver process.
 
 With `--jobs N`, the time that the ledger and the supervisor need for N jobs that train on one cluster is measured instead.
 """
@@ -29,6 +29,7 @@ from rallypoint.backends.contract import Backend
 from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.backend import RayBackend
+from rallypoint.backends.ray.cluster.priority import SETTING
 from rallypoint.backends.requests import delete, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import load_job
@@ -48,14 +49,14 @@ def main() -> int:
     parser.add_argument("-n", type=int, default=3, help="launches of each backend")
     parser.add_argument("--kills", type=int, default=4, help="kills of each launch")
     parser.add_argument("--train", action="store_true", help="measure Ray Train, too; needs ray[train]")
-    parser.add_argument("--niceness", type=int, default=0, help="niceness of Ray's workers; Ray's own default is 15")
+    parser.add_argument("--niceness", type=int, help="RAY_worker_niceness of the cluster; not set by default")
     parser.add_argument("--jobs", type=int, default=0, help="jobs at once, for the cost of their supervision")
     args = parser.parse_args()
     if args.jobs:
         return crowd(args.jobs)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        variables = {"RAY_worker_niceness": str(args.niceness)}
+        variables = {} if args.niceness is None else {SETTING: str(args.niceness)}
         with ray_cluster(folder, nodes=1, variables=variables) as cluster:
             found = asyncio.run(_measure(folder, cluster, args.n, args.kills, train=args.train))
     for kind, (recovered, began) in found.items():

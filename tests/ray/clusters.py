@@ -6,6 +6,7 @@ import contextlib
 import os
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from typing import Any
 
 from rallypoint.wire.env import HOME
 
-__all__ = ["RayCluster", "ray_cluster"]
+__all__ = ["RayCluster", "can_lower_niceness", "ray_cluster"]
 
 #: Variables with which Ray starts: no reports to anywhere, and no warnings about a small machine.
 _QUIET = {
@@ -113,3 +114,9 @@ def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def can_lower_niceness() -> bool:
+    """Return whether processes of this user may lower their niceness."""
+    script = "import os; own = os.getpriority(os.PRIO_PROCESS, 0); os.nice(1); os.setpriority(os.PRIO_PROCESS, 0, own)"
+    return subprocess.run((sys.executable, "-c", script), capture_output=True, check=False).returncode == 0

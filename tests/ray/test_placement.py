@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rallypoint.backends.ray.access import Access
+from rallypoint.backends.ray.access import LEDGER, Access
 from rallypoint.backends.ray.backend import RayBackend
 from rallypoint.backends.requests import delete, submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import load_job
 from rallypoint.supervision.record import Phase
 from tests.cluster.jobs import submitted
-from tests.ray.sites import RaySite
+from tests.ray.clusters import can_lower_niceness
+from tests.ray.sites import RaySite, states
 
 pytestmark = [pytest.mark.extended, pytest.mark.may_block("the hands of a test read /proc")]
 
@@ -67,6 +69,24 @@ async def test_excluded_nodes_and_bytes(site: RaySite) -> None:
 
     assert hosts == {0: other}
     assert memory == 64 * 2**20
+    assert record.phase is Phase.SUCCEEDED
+
+
+async def test_the_processes_of_a_job_have_the_priority_of_the_raylet(site: RaySite) -> None:
+    """Not the lower one that Ray gives its workers: agent, worker and coordinator, and the actors that start them."""
+    async with submitted(site, site.job(nodes=1)) as job:
+        await job.trains(ranks=1)
+        actors = await asyncio.to_thread(states, site.namespace)
+        processes = {process.pid: process.command for process in await site.processes(job.name)}
+        found = {name: os.getpriority(os.PRIO_PROCESS, pid) for pid, name in processes.items()}
+        found |= {name: os.getpriority(os.PRIO_PROCESS, pid) for name, pid in actors.items()}
+        record = await job.ends()
+
+    own = os.getpriority(os.PRIO_PROCESS, 0)  # this process started the raylet
+    expected = own if can_lower_niceness() else own + 15
+    assert len(processes) >= 4  # an agent, a worker, a coordinator, and the parent processes of two
+    assert LEDGER in actors
+    assert found == dict.fromkeys(found, expected)
     assert record.phase is Phase.SUCCEEDED
 
 

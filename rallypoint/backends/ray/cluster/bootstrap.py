@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ import ray
 from rallypoint.backends.ray.access import LEDGER
 from rallypoint.backends.ray.calls import LINE
 from rallypoint.backends.ray.cluster.ledger import Ledger
+from rallypoint.backends.ray.cluster.priority import SETTING, match_priority
 from rallypoint.backends.ray.placement import HEAD
 
 __all__ = ["main", "open_ledger"]
@@ -60,3 +62,4 @@ class _Ledger(Ledger):
 
     def __init__(self, home: str, namespace: str) -> None:
         super().__init__(home, namespace, ray.util.get_node_ip_address())
+        match_priority(os.getppid(), os.environ.get(SETTING))

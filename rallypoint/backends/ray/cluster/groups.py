@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from rallypoint.backends.ray.cluster.host import Host
+from rallypoint.backends.ray.cluster.priority import SETTING, match_priority
 from rallypoint.backends.ray.placement import Bundle
 
 __all__ = [
@@ -58,6 +60,10 @@ class Group:
 
 class NodeHost(Host):
     """The actor of a node."""
+
+    def __init__(self) -> None:
+        match_priority(os.getppid(), os.environ.get(SETTING))
+        super().__init__()
 
     async def where(self) -> dict[str, str]:
         """Return the id and the address of the Ray node that this actor runs on."""

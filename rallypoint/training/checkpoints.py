@@ -91,8 +91,8 @@ class StepSnapshots:
         fixed = [name for name, value in state.items() if not _lives(value)]
         if fixed:
             _log.warning(
-                "snapshots at each step are off, because the script could replace these entries of the state unnoticed: "
-                "%s; expected only tensors and objects with state_dict()",
+                "snapshots at each step are off, because these entries of the state are neither tensors nor objects with "
+                "state_dict() and load_state_dict(): %s",
                 ", ".join(fixed),
             )
             return
@@ -257,7 +257,7 @@ class Checkpoints:
         except CheckpointException as error:
             if place()[0] == 0:
                 folder.remove(temporary)
-            raise CheckpointError(f"{temporary}: cannot write the file: {who_failed(error)}") from error
+            raise CheckpointError(f"cannot write the checkpoint {temporary}: {who_failed(error)}") from error
         return {info.relative_path for info in (metadata.storage_data or {}).values()} if metadata else set()
 
     def _complete(self, temporary: Path, written: _Written) -> None:
@@ -266,7 +266,10 @@ class Checkpoints:
             files = describe(temporary)
             unseen = sorted(written.files - set(files))
             if unseen:
-                raise CheckpointError(f"{self.directory}: rank 0 cannot find {unseen}; all nodes must share this folder")
+                raise CheckpointError(
+                    f"checkpoint folder {self.directory}: rank 0 cannot find the files {unseen}, which other ranks wrote; all "
+                    "nodes must share this folder"
+                )
             manifest = Manifest(
                 job=uid,
                 granted=granted or Fence(attempt=1),

@@ -31,7 +31,9 @@ class FunctionError(RallypointError):
 def main(arguments: Sequence[str], environ: Mapping[str, str]) -> None:
     """Run the function that the arguments name."""
     if len(arguments) != 2:
-        raise FunctionError(f"arguments: {list(arguments)} is not allowed; expected the name and digest of a function")
+        raise FunctionError(
+            f"arguments: {list(arguments)} is not allowed; expected the name and the digest of the job's function"
+        )
     name, digest = arguments
     path = environ.get(env.FUNCTION_FILE)
     if not path:
@@ -56,7 +58,7 @@ def read_private(path: Path) -> bytes:
             told = os.fstat(file.fileno())
             content = file.read()
     except OSError as error:
-        raise FunctionError(f"{path}: cannot read the file: {error.strerror}") from error
+        raise FunctionError(f"cannot read the pickled function in {path}: {error.strerror}") from error
     if told.st_uid not in (0, os.geteuid()) or told.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = stat.filemode(told.st_mode)
         raise FunctionError(
@@ -82,8 +84,8 @@ def load(sent: SentFunction) -> Any:
         return pickle.loads(base64.b64decode(sent.pickled))  # noqa: S301  its writer is who submitted the job
     except ImportError as error:
         raise FunctionError(
-            f"function {sent.name}: {error}; install the missing module in the image. The job carries only the module that "
-            "defines the function"
+            f"function {sent.name}: {error}; install the missing module in the image. The job contains only the module that "
+            "defines the function, not the modules that it imports"
         ) from error
 
 

@@ -46,7 +46,10 @@ def _call(folder: Path, local_rank: str) -> Any:
     sent = codec.loads(SentCall, read_private(folder / ARGUMENTS))
     ours = f"{sys.version_info.major}.{sys.version_info.minor}"
     if sent.python != ours:
-        raise FunctionError(f"function {sent.name}: pickled with Python {sent.python}, but this process runs Python {ours}")
+        raise FunctionError(
+            f"function {sent.name}: pickled with Python {sent.python}, but this worker runs Python {ours}; "
+            "expected the same version"
+        )
     sys.path[:] = sent.sys_path
     # What was imported before the path was known stays; what is found by it from here on must be looked up anew.
     importlib.invalidate_caches()

@@ -210,7 +210,7 @@ class ReconfigurableGroup(ProcessGroup):
 def _passed_on(name: str) -> Callable[..., Any]:
     def call(self: ReconfigurableGroup, *args: Any, **kwargs: Any) -> Any:
         if self.inner is None:
-            raise RuntimeError(f"{name}: this process has left the process group, so the connection is closed")
+            raise RuntimeError(f"{name}: not possible, because this process has left the process group")
         result = getattr(self.inner, name)(*args, **kwargs)
         if name not in _BETWEEN_TWO and isinstance(result, dist.Work) and _is_gloo(self.inner, args):
             self._begin(result)

@@ -91,7 +91,7 @@ class Rounds:
         rank, size = _place(os.environ)
         with self._opened.watching():
             if self._freed:
-                raise ConnectionAbortedError("the round ended before this process joined it; connection closed")
+                raise ConnectionAbortedError("the rendezvous round ended before this worker joined its process group")
             before = peers.connections()
             self._store, self._turns = PrefixStore("regrouped", self._connect()), 0
             inner = form(self.backend, self._store, rank, size, self._timeout)

@@ -92,10 +92,11 @@ class ResumableSampler(Sampler[list[int]]):
                 f"batch_size: {self.batch_size} is not allowed; expected {world_size} (world size) to {self.length} (number "
                 "of samples)"
             )
-        if self.length // len(self) < world_size:
+        smallest = self.length // len(self)
+        if smallest < world_size:
             raise ValueError(
-                f"batch_size: {self.batch_size} splits {self.length} samples into {len(self)} batches; expected at least "
-                f"{world_size} samples per batch, one for each rank"
+                f"batch_size: {self.batch_size} is not allowed; the smallest of the {len(self)} batches would have {smallest} "
+                f"samples, but each of the {world_size} ranks needs one"
             )
         self.rank, self.world_size = rank, world_size
 

@@ -360,9 +360,8 @@ def _tell_later(error: BaseException) -> None:
     raised = traceback.TracebackException.from_exception(error, lookup_lines=False)
 
     def tell() -> None:
-        _log.warning(
-            "a training step raised an error; the worker restored the last commit\n%s", "".join(raised.format()).rstrip()
-        )
+        traceback_text = "".join(raised.format()).rstrip()
+        _log.warning("a training step raised an error; the worker restored the last commit\n%s", traceback_text)
 
     threading.Timer(_TOLD_AFTER, tell).start()
 

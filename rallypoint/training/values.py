@@ -63,7 +63,7 @@ def split(value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
     def mark(tensor: torch.Tensor, at: str) -> TensorMark:
         if at in tensors:
             raise CheckpointError(
-                f"state: two tensors get the name {at}; rename a dictionary key, so that no two keys have the same str()"
+                f"state: two tensors get the name {at}, because two keys of a dictionary have the same str(); rename one key"
             )
         tensors[at] = tensor.detach()
         return TensorMark(at, tuple(tensor.shape), tensor.dtype)

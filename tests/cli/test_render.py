@@ -49,7 +49,11 @@ def test_settings_of_the_command_line_take_the_place_of_the_files(run, settings_
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        pytest.param(["--set", "numPod=3"], "numPod: is not a known setting; did you mean 'numPods'?", id="an unknown setting"),
+        pytest.param(
+            ["--set", "numPod=3"],
+            "numPod: is not a known setting; the most similar setting is 'numPods'",
+            id="an unknown setting",
+        ),
         pytest.param(
             ["--set", "numPods=0"],
             "numPods: 0 is not allowed; expected a whole number of 1 or more",

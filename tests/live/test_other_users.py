@@ -39,5 +39,5 @@ def test_a_rank_of_another_user_is_refused(tmp_path: Path) -> None:
     )
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
-    assert "which belongs to user 65534 of this machine; expected user 0, to whom all workers of the job belong" in said
+    assert "belongs to a process of user 65534; expected a process of user 0, as which all workers of the job run" in said
     assert not written.exists()

@@ -94,9 +94,14 @@ def test_what_cannot_be_called_says_why(sent, change, says):
 @pytest.mark.parametrize(
     ("arguments", "environ", "says"),
     [
-        pytest.param([], {}, "expected the name and digest of a function", id="no name"),
+        pytest.param([], {}, "expected the name and the digest of the job's function", id="no name"),
         pytest.param(["f", "d"], {}, f"{env.FUNCTION_FILE}: not set", id="by hand"),
-        pytest.param(["f", "d"], {env.FUNCTION_FILE: "/nowhere/f.json"}, "cannot read the file: No such file", id="no file"),
+        pytest.param(
+            ["f", "d"],
+            {env.FUNCTION_FILE: "/nowhere/f.json"},
+            "cannot read the pickled function in /nowhere/f.json: No such file",
+            id="no file",
+        ),
     ],
 )
 def test_by_hand_it_does_nothing(arguments, environ, says):

@@ -53,7 +53,9 @@ def test_a_connection_of_another_user_is_refused(host: str) -> None:
         before = peers.connections()
         command = [sys.executable, "-S", "-c", STRANGER, host, str(server.getsockname()[1])]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
-            refused = pytest.raises(PermissionError, match=r"belongs to user 65534 of this machine; expected user 0, to whom")
+            refused = pytest.raises(
+                PermissionError, match=r"belongs to a process of user 65534; expected a process of user 0, as which"
+            )
             with server.accept()[0], refused:
                 peers.check(before)
             assert stranger.stdin is not None

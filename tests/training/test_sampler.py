@@ -169,7 +169,9 @@ def test_a_world_that_is_too_large_for_the_batch_is_refused():
         one.reshare(0, 5)
     with pytest.raises(ValueError, match="rank: 3"):
         one.reshare(3, 3)
-    with pytest.raises(ValueError, match="splits 9 samples into 3 batches; expected at least 4 samples per batch"):
+    with pytest.raises(
+        ValueError, match="the smallest of the 3 batches would have 3 samples, but each of the 4 ranks needs one"
+    ):
         sampler(0, 4, length=9, batch_size=4, drop_last=False)
     assert (one.rank, one.world_size) == (1, 2)
 

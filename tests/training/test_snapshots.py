@@ -335,7 +335,7 @@ def test_a_part_is_proven_before_it_is_read(node):
         assert part.tensors()["state/x"].tolist() == [0, 1, 2, 3, 4]
         assert part.values()["kept"]["x"].key == "state/x"
     spoil(one.path, 8)
-    with pytest.raises(DamagedCheckpointError, match="the data has the digest"), opened(one, crew):
+    with pytest.raises(DamagedCheckpointError, match="its data has the digest"), opened(one, crew):
         pass
     memory.close()
     crew.close()

@@ -55,8 +55,9 @@ class _Desc(BaseModel):
         for word, value in given.items():
             name = str(_ALIASES.get(word, word))
             if name in found and found[name] != value:
+                earlier = found[name]
                 raise ValueError(
-                    f"{word}: {value!r} is not allowed; expected the same value under all names of {name}: {found[name]!r}"
+                    f"{word}: {value!r} is not allowed; expected {earlier!r}, the value of the same field under another name"
                 )
             found[name] = value
         return found
@@ -113,8 +114,10 @@ class BaseWorkloadDesc(_Desc):
         if self.total % self.per_group:
             raise ValueError(f"total: {self.total} is not allowed; expected a number divisible by per_group {self.per_group}")
         if self.rank_based_gpu_selection and (self.per_group == 1 or self.resource.accelerator > 1):
-            expected = "False, or per_group above 1 and at most 1 accelerator per instance"
-            raise ValueError(f"rank_based_gpu_selection: True is not allowed; expected {expected}")
+            raise ValueError(
+                "rank_based_gpu_selection: True is not allowed; expected False, or per_group above 1 and at most 1 accelerator "
+                "per instance"
+            )
         return self
 
 

@@ -53,7 +53,8 @@ class Std(enum.IntFlag):
             rank, _, word = item.strip().partition(":")
             if not rank.isdecimal() or word not in _WORDS:
                 raise ValueError(
-                    f"{text!r} is not allowed; expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,..."
+                    f"Std: {text!r} is not allowed; expected 0 (no stream), 1 (stdout), 2 (stderr), 3 (both), or "
+                    "one of these numbers per local rank, as in 0:3,1:1"
                 )
             found[int(rank)] = cls(int(word))
         return found

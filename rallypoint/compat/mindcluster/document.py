@@ -72,7 +72,7 @@ def _read_strategies(value: object) -> tuple[str, ...]:
         raise RefusedError
     for word in words:
         if word not in STRATEGIES:
-            raise RefusedError(f"some of {', '.join(STRATEGIES)}, as a list or separated by commas (found {word!r})")
+            raise RefusedError(f"some of {', '.join(STRATEGIES)}, as a list or separated by commas; {word!r} is unknown")
     return tuple(word for word in STRATEGIES if word in words)
 
 
@@ -88,7 +88,7 @@ _STRATEGY = Rule(
 def _read_hot_reset(value: object) -> int:
     found: int = _RESETS.read(value)
     if found == 1:
-        raise RefusedError("2, 0 or -1 (1, graceful fault tolerance, was removed from MindCluster)")
+        raise RefusedError("2, 0 or -1 (MindCluster no longer supports 1, graceful fault tolerance)")
     return found
 
 
@@ -368,14 +368,19 @@ def problems(job: Any, place: Callable[[tuple[Step, ...]], tuple[Step, ...]]) ->
     needy = [word for word in block.recover_strategy if word in PROCESS_LEVEL]
     if needy and not graceful:
         where = "labels.fault-scheduling" if "fault-scheduling" in job.labels else "mindcluster.fault_scheduling"
-        told = f"grace, which recover-strategy {', '.join(needy)} {'needs' if len(needy) == 1 else 'need'}"
+        strategies = ", ".join(needy)
         yield Problem(
-            path=where, text=f"{show(block.fault_scheduling)} is not allowed; expected {told} (label fault-scheduling)"
+            path=where,
+            text=f"{show(block.fault_scheduling)} is not allowed with the recovery strategies {strategies}; expected grace "
+            "(label fault-scheduling)",
         )
     stop = job.recovery.stop_grace_period
     if graceful and not 0 < stop < block.grace_over_time:
-        told = f"more than 0s and less than mindcluster.grace_over_time ({format_duration(block.grace_over_time)})"
-        yield Problem(path="recovery.stop_grace_period", text=f"{show(format_duration(stop))} is not allowed; expected {told}")
+        period, most = show(format_duration(stop)), format_duration(block.grace_over_time)
+        yield Problem(
+            path="recovery.stop_grace_period",
+            text=f"{period} is not allowed; expected more than 0s and less than mindcluster.grace_over_time ({most})",
+        )
     strategy = ",".join(block.recover_strategy) if "recover_strategy" in block.model_fields_set else None
     for index, role in enumerate(job.roles):
         for field, text in script.wrong(role, strategy):

@@ -89,7 +89,7 @@ class Failure(enum.Enum):
     def of_code(cls, code: int) -> Failure:
         """Return what a reported code means; 0 (success) and 201 (ranks to isolate before a shrink) are no failures."""
         if code in (0, 201):
-            raise ValueError(f"code: {code} is not the exit code of a failure")
+            raise ValueError(f"code: {code} is not allowed; expected the exit code of a failure (0 and 201 are not failures)")
         return {405: cls.RECOVERABLE, 499: cls.CLIENT}.get(code, cls.REPAIR)
 
 

@@ -157,11 +157,13 @@ def _problem(details: ErrorDetails, root: type[BaseModel]) -> Problem:
         return _refused(details, steps)
     if details["type"] in {"extra_forbidden", "invalid_key"}:
         steps = (*steps[:-1], str(steps[-1]))
-        return Problem(path=dotted(steps), text=f"is not a known setting; {_hint(str(steps[-1]), _kind_at(steps[:-1], root))}")
+        similar = _most_similar(str(steps[-1]), _kind_at(steps[:-1], root))
+        return Problem(path=dotted(steps), text=f"is not a known setting; the most similar setting is {similar!r}")
     allowed = _allowed(steps, root)
     if details["type"] == "missing":
         return Problem(path=dotted(steps), text=f"is missing; expected {allowed}")
-    return Problem(path=dotted(steps), text=f"{show(details['input'])} is not allowed; expected {allowed}")
+    value = details["input"]
+    return Problem(path=dotted(steps), text=f"{show(value)} is not allowed; expected {allowed}")
 
 
 def _refused(details: ErrorDetails, steps: tuple[Step, ...]) -> Problem:
@@ -195,17 +197,14 @@ def _part(annotation: Any) -> type[BaseModel]:
     return next(_part(item) for item in typing.get_args(annotation) if item not in (None, type(None), ...))
 
 
-def _hint(key: str, part: type[BaseModel]) -> str:
+def _most_similar(key: str, part: type[BaseModel]) -> str:
     known = {name.lower(): name for name in keys_of(part)}
     word = key.lower().replace("_", "").replace("-", "")
     close = known.get(word) or _SYNONYMS.get(word)
     if close in keys_of(part):
-        return f"did you mean {close!r}?"
-    near = difflib.get_close_matches(word, known, n=1)
-    if near:
-        return f"did you mean {known[near[0]]!r}?"
+        return close
     (nearest,) = difflib.get_close_matches(word, known, n=1, cutoff=0.0)
-    return f"the most similar setting is {known[nearest]!r}"
+    return known[nearest]
 
 
 class SettingsError(JobError):

@@ -301,7 +301,7 @@ class Source(Model):
         # The chart's own example has the name beside the reference, which Kubernetes refuses.
         if isinstance(data, Mapping) and "name" in data:
             raise refusal(
-                "the name below secretRef or configMapRef, as in {secretRef: {name: NAME}}", at="name", value=data["name"]
+                "a name under secretRef or configMapRef, as in {secretRef: {name: NAME}}", at="name", value=data["name"]
             )
         return data
 

@@ -130,7 +130,7 @@ def role_specs(environ: Mapping[str, str] | None = None) -> dict[str, RoleSpec]:
         return {str(name): _spec(value) for name, value in found.items()}
     except (ValueError, TypeError, AttributeError, KeyError, RecursionError) as error:
         raise WireError(
-            f"environment variable {env.ROLES}", text, "a JSON object with launch and total of each role"
+            f"environment variable {env.ROLES}", text, 'a JSON object such as {"trainer": {"launch": "elastic", "total": 2}}'
         ) from error
 
 

@@ -135,8 +135,9 @@ class FrameWriter:
         text = dump_json(frame.head)
         if len(text) > HEAD_LIMIT or sum(sizes) > MESSAGE_LIMIT or len(sizes) > _BUFFERS:
             raise ValueTypeError(
-                f"value: {len(text)} bytes of JSON and {len(sizes)} arrays or tensors of {sum(sizes)} bytes are too much; "
-                f"expected at most {HEAD_LIMIT} bytes, {_BUFFERS} arrays and {MESSAGE_LIMIT} bytes"
+                f"the values of a call between roles are too large: {len(sizes)} arrays and tensors of {sum(sizes)} bytes in "
+                f"total (limits: {_BUFFERS}, and {MESSAGE_LIMIT} bytes), and {len(text)} bytes of other values (limit: "
+                f"{HEAD_LIMIT} bytes)"
             )
         table = struct.pack(f">{len(sizes)}Q", *sizes)
         signature = _sign(self._key, self._number, (frame.kind, len(sizes), len(text)), (table, text))
@@ -195,20 +196,24 @@ class FrameReader:
     def _read_prefix(self) -> None:
         kind, count, size, signature = _PREFIX.unpack(self._part)
         if kind not in tuple(Kind) or count > _BUFFERS or not 0 < size <= HEAD_LIMIT:
-            raise ProtocolError(f"message: kind {kind} with {count} buffers and a head of {size} bytes is not allowed")
+            raise ProtocolError(
+                f"received an invalid message in a call between roles: kind {kind}, {count} buffers, {size} bytes of JSON"
+            )
         self._prefix = kind, count, size, signature
         self._expect(8 * count + size)
 
     def _read_head(self, kind: int, count: int, size: int, signature: bytes) -> None:
         table, text = bytes(self._part[: 8 * count]), bytes(self._part[8 * count :])
         if not hmac.compare_digest(signature, _sign(self._key, self._number, (kind, count, size), (table, text))):
-            raise ProtocolError("message: the signature is wrong")
+            raise ProtocolError("received a message with a wrong signature in a call between roles")
         sizes = list(struct.unpack(f">{count}Q", table))
         if sum(sizes) > MESSAGE_LIMIT:
-            raise ProtocolError(f"message: {sum(sizes)} bytes are not allowed; expected at most {MESSAGE_LIMIT}")
+            raise ProtocolError(
+                f"received a message of {sum(sizes)} bytes in a call between roles; expected at most {MESSAGE_LIMIT}"
+            )
         head = load_json(text)
         if not isinstance(head, dict):
-            raise ProtocolError("message: expected a JSON object")
+            raise ProtocolError("received an invalid message in a call between roles; expected a JSON object")
         self._head, self._sizes = head, sizes
 
     def _complete(self) -> Frame:

@@ -203,9 +203,11 @@ class Target:
                 channel.send(Frame(kind=Kind.RECEIVED, head={"received": True}), until=until)
             return value
         if error == "late":
-            raise CallTimeoutError(f"{self._label}: busy with other calls for {timeout:g} s; {method} was not executed")
+            raise CallTimeoutError(
+                f"{self._label}: this instance was busy with other calls for {timeout:g} s; {method} was not executed"
+            )
         if answer.kind is not Kind.ERROR or error != "raised":
-            raise ProtocolError(f"{self._label}: the process sent an invalid response")
+            raise ProtocolError(f"{self._label}: the called process sent an invalid response")
         kind, message, trace = (str(head.get(key, "")) for key in ("type", "message", "traceback"))
         raise RemoteError(entry.role, entry.rank, type_name=kind, message=message, traceback=trace)
 

@@ -59,7 +59,9 @@ def methods_of(target: object) -> dict[str, Method]:
         if isinstance(mark, tuple):
             name, concurrent = mark
             if name in found:
-                raise RolesError(f"@rpc: {type(target).__qualname__} has two methods with the name {name!r}; expected one")
+                raise RolesError(
+                    f"@rpc: {type(target).__qualname__} has two methods with the name {name!r}; rename one of them"
+                )
             found[name] = Method(call=getattr(target, attribute), concurrent=concurrent)
     return found
 
@@ -75,6 +77,7 @@ def _declare(function: F, name: str, *, concurrent: bool) -> F:
     known = _declared.get(name)
     # A module that is imported again, or once as __main__, declares the same functions again.
     if known is not None and known.call.__qualname__ != function.__qualname__:
-        raise RolesError(f"@rpc: {name!r} is the name of {known.call.__qualname__} and {function.__qualname__}; expected one")
+        one, other = known.call.__qualname__, function.__qualname__
+        raise RolesError(f"@rpc: the functions {one} and {other} have the same name {name!r}; rename one of them")
     _declared[name] = Method(call=function, concurrent=concurrent)
     return function

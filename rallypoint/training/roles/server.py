@@ -196,7 +196,9 @@ class Server:
     def _require_receipt(channel: Channel) -> None:
         frame = channel.receive(until=time.monotonic() + _SILENCE)
         if frame.kind is not Kind.RECEIVED:
-            raise ProtocolError("invalid message; expected the confirmation of a result")
+            raise ProtocolError(
+                "received an invalid message from another role; expected the confirmation that it has received the result"
+            )
 
     def _execute(self, name: str, value: Any, caller: Caller) -> tuple[Outcome, Frame]:
         """Return the outcome and the frame to send."""
@@ -218,7 +220,9 @@ class Server:
         if name == PING:
             return Outcome(value=None)
         if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], list) or not isinstance(value[1], dict):
-            raise ValueTypeError("arguments: expected a list and a dict")
+            raise ValueTypeError(
+                "arguments of a call between roles: expected a list of positional and a dict of keyword arguments"
+            )
         args, kwargs = value
         if name in self._operations:
             return self._operations[name](args, caller)
@@ -249,7 +253,7 @@ def _call_of(frame: Frame) -> tuple[list[Any], str, float, Any]:
     to, name, left = (frame.head.get(key) for key in ("to", "method", "left"))
     if frame.kind is Kind.CALL and isinstance(to, list) and len(to) == 3 and isinstance(name, str) and _is_timeout(left):
         return to, name, float(left), frame.head.get("value")  # type: ignore[arg-type]
-    raise ProtocolError("invalid call; expected an instance, a method and a timeout")
+    raise ProtocolError("received an invalid call from another role; expected an instance, a method and a timeout")
 
 
 def _is_timeout(left: Any) -> bool:

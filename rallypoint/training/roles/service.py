@@ -61,7 +61,7 @@ class Service:
         for name, method in methods.items():
             known = self._methods.get(name)
             if known is not None and known.call != method.call:
-                raise RolesError(f"@rpc: two functions have the name {name!r}; expected one")
+                raise RolesError(f"@rpc: two functions have the name {name!r}; rename one of them")
             self._methods[name] = method
 
     def add_queue(self, name: str, owned: Callable[[], bool]) -> None:
@@ -145,7 +145,7 @@ class Service:
         elif not self._outdated:
             self._outdated = True
             log.warning(
-                "%s/%d: this process was replaced; the process that was started later receives the calls",
+                "instance %s/%d has a newer process, which now receives the calls from other roles instead of this process",
                 entry.role,
                 entry.rank,
             )

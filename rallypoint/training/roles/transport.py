@@ -76,7 +76,7 @@ class Channel:
             if count == 0:
                 if self._reader.between:
                     return None
-                raise ConnectionResetError("the connection was closed in the middle of a message")
+                raise ConnectionResetError("the calling process closed the connection in the middle of a message")
             frame = self._reader.received(count)
             if frame is not None:
                 return frame
@@ -99,7 +99,7 @@ class Channel:
     def _receive_part(self) -> int:
         count = self.sock.recv_into(self._reader.target())
         if count == 0:
-            raise ConnectionResetError("the other process closed the connection")
+            raise ConnectionResetError("the other process of the call closed the connection")
         return count
 
     def _send_part(self, view: memoryview, until: float, watch: Watch | None) -> None:
@@ -186,5 +186,7 @@ def _patiently(act: Callable[[], int], sock: socket.socket, until: float, watch:
 def _left(until: float) -> float:
     left = until - time.monotonic()
     if left <= 0:
-        raise CallTimeoutError("the call did not finish within its timeout; whether it was executed is unknown")
+        raise CallTimeoutError(
+            "the call to another role did not finish within its timeout; whether the role executed it is unknown"
+        )
     return left

@@ -54,7 +54,7 @@ def dump_json(tree: Any) -> bytes:
     try:
         return json.dumps(tree, separators=(",", ":")).encode("ascii")
     except (ValueError, RecursionError) as error:  # an integer of more than 4,300 digits
-        raise ValueTypeError(f"value: cannot be written as JSON: {error}") from error
+        raise ValueTypeError(f"value of a call between roles: cannot be converted to JSON: {error}") from error
 
 
 def load_json(text: Buffer) -> Any:
@@ -62,7 +62,7 @@ def load_json(text: Buffer) -> Any:
     try:
         return json.loads(bytes(text))
     except (ValueError, RecursionError) as error:
-        raise ProtocolError(f"message: invalid JSON: {type(error).__name__}") from error
+        raise ProtocolError(f"received invalid JSON in a call between roles: {type(error).__name__}") from error
 
 
 def encode(value: Any, buffers: list[Buffer], *, pickles: bool = False) -> Any:
@@ -83,7 +83,7 @@ class _Encoder:
         if value is None or value is True or value is False or type(value) in (int, float, str):
             return value
         if depth == 0:
-            raise ValueTypeError(f"value: nested deeper than {DEPTH} levels; expected at most {DEPTH}")
+            raise ValueTypeError(f"value of a call between roles: nested deeper than {DEPTH} levels")
         found = self._library(value)
         if found is not None:
             return found
@@ -133,13 +133,15 @@ class _Encoder:
         if not self._pickles:
             kind = f"{type(value).__module__}.{type(value).__qualname__}"
             raise ValueTypeError(
-                f"value: type {kind} is not allowed; expected {_ALLOWED}. To send any object, set `rpc: {{pickle: true}}` in "
-                "the job file"
+                f"value of a call between roles: type {kind} is not allowed; expected {_ALLOWED}. "
+                "To send any object, set `rpc: {pickle: true}` in the job file"
             )
         try:
             text = pickle.dumps(value, protocol=5)
         except Exception as error:  # any class may define how it is pickled
-            raise ValueTypeError(f"value: {type(value).__qualname__} cannot be pickled: {error}") from error
+            raise ValueTypeError(
+                f"value of a call between roles: {type(value).__qualname__} cannot be pickled: {error}"
+            ) from error
         return {"$pickle": [self._buffer(text), hashlib.sha256(text).hexdigest()]}
 
     def _buffer(self, data: Buffer) -> int:
@@ -165,7 +167,7 @@ class _Decoder:
         if not isinstance(tree, (list, dict)):
             return tree
         if depth == 0:
-            raise ProtocolError(f"value: nested deeper than {DEPTH} levels")
+            raise ProtocolError(f"value of a call between roles: nested deeper than {DEPTH} levels")
         if isinstance(tree, list):
             return self._items(tree, depth - 1)
         key = next(iter(tree), "")
@@ -173,12 +175,12 @@ class _Decoder:
             return {name: self.value(item, depth - 1) for name, item in tree.items()}
         reader = self._readers.get(key)
         if reader is None or len(tree) != 1:
-            raise ProtocolError(f"value: unknown type {key[:40]!r}")
+            raise ProtocolError(f"value of a call between roles: unknown type {key[:40]!r}")
         return reader(tree[key], depth - 1)
 
     def _items(self, told: Any, depth: int) -> list[Any]:
         if not isinstance(told, list):
-            raise ProtocolError("value: expected a list")
+            raise ProtocolError("value of a call between roles: expected a list")
         return [self.value(item, depth) for item in told]
 
     def _dict(self, told: Any, depth: int) -> dict[Any, Any]:
@@ -186,20 +188,27 @@ class _Decoder:
         try:
             return {key: value for key, value in pairs}  # noqa: C416  the pairs are checked by unpacking them
         except (TypeError, ValueError) as error:
-            raise ProtocolError("value: a dict in the message is invalid; expected a list of [key, value] pairs") from error
+            raise ProtocolError("value of a call between roles: invalid dict; expected a list of [key, value] pairs") from error
 
     def _buffer(self, index: Any) -> Buffer:
         if type(index) is not int or not 0 <= index < len(self._buffers):
-            raise ProtocolError(f"value: refers to buffer {str(index)[:40]}, but the message has {len(self._buffers)} buffers")
+            raise ProtocolError(
+                f"value of a call between roles: refers to buffer {str(index)[:40]}, but the message has "
+                f"{len(self._buffers)} buffers"
+            )
         # A copy for each mention of one buffer would make gigabytes of a small message.
         if index in self._read:
-            raise ProtocolError(f"value: buffer {index} belongs to two values; expected one value for each buffer")
+            raise ProtocolError(
+                f"value of a call between roles: buffer {index} belongs to two values; expected one value for each buffer"
+            )
         self._read.add(index)
         return self._buffers[index]
 
     def _shaped(self, told: Any, size: int) -> tuple[Any, ...]:
         if not isinstance(told, list) or len(told) != size or not isinstance(told[0], str):
-            raise ProtocolError(f"value in a message: expected a list of {size} items, of which the first is a type")
+            raise ProtocolError(
+                f"value of a call between roles: expected a list of {size} items, the first of which is the name of a type"
+            )
         return tuple(told)
 
     def _array(self, told: Any, _: int) -> Any:
@@ -222,7 +231,9 @@ class _Decoder:
         torch = _import("torch", "torch tensor")
         kind = getattr(torch, name, None) if name in _TORCH else None
         if kind is None:
-            raise ProtocolError(f"value: torch type {name[:40]!r} is not allowed; expected a type such as float32")
+            raise ProtocolError(
+                f"value of a call between roles: torch type {name[:40]!r} is not allowed; expected a type such as float32"
+            )
         buffer = self._buffer(index)
         _require_size(buffer, kind.itemsize, _dimensions(shape))
         writable = buffer if isinstance(buffer, (bytearray, mmap.mmap)) else bytearray(buffer)
@@ -231,16 +242,22 @@ class _Decoder:
 
     def _unpickle(self, told: Any, _: int) -> Any:
         if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], str):
-            raise ProtocolError("value: expected a buffer and its digest")
+            raise ProtocolError(
+                "value of a call between roles: invalid pickle; expected a buffer and the digest of this buffer"
+            )
         if not self._pickles:
-            raise ProtocolError("value: a pickle is not allowed; set `rpc: {pickle: true}` in the job file")
+            raise ProtocolError(
+                "value of a call between roles: a pickle is not allowed; set `rpc: {pickle: true}` in the job file"
+            )
         text = self._buffer(told[0])
         if not hmac.compare_digest(hashlib.sha256(text).hexdigest().encode(), told[1].encode("utf-8", "replace")):
-            raise ProtocolError("value: the digest of the pickle is wrong")
+            raise ProtocolError("value of a call between roles: the digest of the pickle is wrong")
         try:
             return pickle.loads(text)  # noqa: S301  the job allows it, and the digest is signed with the job's secret
         except Exception as error:  # any class may define how it is unpickled
-            raise ProtocolError(f"value: cannot be unpickled: {type(error).__name__}: {error}") from error
+            raise ProtocolError(
+                f"value of a call between roles: cannot be unpickled: {type(error).__name__}: {error}"
+            ) from error
 
 
 def _class(library: Any, name: str) -> Any:
@@ -266,16 +283,22 @@ def _bytes_of(numpy: Any, array: Any) -> Buffer:
 def _numpy_type(name: str) -> tuple[Any, Any]:
     numpy = _import("numpy", "numpy array")
     if not _DTYPE.fullmatch(name):
-        raise ProtocolError(f"value: array type {name[:40]!r} is not allowed; expected a NumPy type such as <f4")
+        raise ProtocolError(
+            f"value of a call between roles: array type {name[:40]!r} is not allowed; expected a NumPy type such as <f4"
+        )
     try:
         return numpy, numpy.dtype(name)
     except (TypeError, ValueError) as error:
-        raise ProtocolError(f"value: array type {name!r} is not allowed; expected a NumPy type such as <f4") from error
+        raise ProtocolError(
+            f"value of a call between roles: array type {name!r} is not allowed; expected a NumPy type such as <f4"
+        ) from error
 
 
 def _dimensions(shape: Any) -> Sequence[int]:
     if not isinstance(shape, list) or len(shape) > _DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
-        raise ProtocolError(f"value: shape {str(shape)[:80]} is not allowed; expected at most {_DIMENSIONS} numbers")
+        raise ProtocolError(
+            f"value of a call between roles: shape {str(shape)[:80]} is not allowed; expected at most {_DIMENSIONS} numbers"
+        )
     return shape
 
 
@@ -285,17 +308,22 @@ def _refused(shape: Sequence[int]) -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, OverflowError, TypeError) as error:
-        raise ProtocolError(f"value: shape {str(shape)[:80]} is not allowed: {error}") from error
+        raise ProtocolError(f"value of a call between roles: shape {str(shape)[:80]} is not allowed: {error}") from error
 
 
 def _require_size(buffer: Buffer, itemsize: int, shape: Sequence[int]) -> None:
     expected = itemsize * math.prod(shape)
     if len(buffer) != expected:
-        raise ProtocolError(f"value: a buffer has {len(buffer)} bytes; expected {expected}")
+        raise ProtocolError(
+            f"value of a call between roles: an array or tensor has {len(buffer)} bytes; expected {expected}, from "
+            "its type and shape"
+        )
 
 
 def _import(name: str, what: str) -> Any:
     try:
         return __import__(name)
     except ImportError as error:
-        raise ProtocolError(f"value: contains a {what}, but {name} is not installed here") from error
+        raise ProtocolError(
+            f"value of a call between roles: contains a {what}, but this process cannot import {name}"
+        ) from error

@@ -153,7 +153,7 @@ def _digest(part: Part, data: torch.Tensor) -> bytes:
 def _received(part: Part, values: bytes, data: torch.Tensor, crew: CopyThreadPool, where: str) -> OpenPart:
     """Return a part that has arrived; raises `DamagedCheckpointError` where it is not that of its sender."""
     if _digest(part, data) != values:
-        raise DamagedCheckpointError(f"{where}: the data does not match the signature of its sender")
+        raise DamagedCheckpointError(f"a snapshot is damaged ({where}): its data does not match the signature of its sender")
     return proven(part, data, crew, where)
 
 

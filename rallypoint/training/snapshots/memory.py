@@ -295,6 +295,6 @@ def _line(connected: socket.socket) -> bytes:
     while not text.endswith(b"\n"):
         piece = connected.recv(4096)
         if not piece:
-            raise ConnectionError("the agent closed the connection")
+            raise ConnectionError("the agent closed the connection for snapshots")
         text += piece
     return bytes(text)

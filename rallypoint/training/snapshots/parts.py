@@ -61,5 +61,7 @@ def proven(part: Part, data: torch.Tensor, crew: CopyThreadPool, where: str) -> 
     """Return `data` as the part that it is; raises `DamagedCheckpointError` when its digest is another one."""
     found = crew.digest(data)
     if found != part.digest:
-        raise DamagedCheckpointError(f"{where}: the data has the digest {found}; expected {part.digest}")
+        raise DamagedCheckpointError(
+            f"a snapshot is damaged ({where}): its data has the digest {found}; expected {part.digest}"
+        )
     return OpenPart(part, data)

@@ -59,11 +59,11 @@ def check(before: dict) -> None:  # type: ignore[type-arg]
         for here, there in pairs:
             owner = _owner(kernel, here, there)
             if owner is not None and owner not in (0, ours):
-                who = "no process" if owner < 0 else "user " + str(owner)
+                who = "no process" if owner < 0 else "a process of user " + str(owner)
                 raise PermissionError(
                     errno.EPERM,
-                    f"the process group has a connection to {there[0]} port {there[1]}, which belongs to {who} of this "
-                    f"machine; expected user {ours}, to whom all workers of the job belong",
+                    f"the process group has a connection to {there[0]} port {there[1]}, but the other end of this connection "
+                    f"belongs to {who}; expected a process of user {ours}, as which all workers of the job run",
                 )
 
 

@@ -97,7 +97,7 @@ def test_the_order_of_strategies_means_nothing(words, comma):
             "recover-strategy",
             "retry,restart",
             "some of retry, recover-in-place, recover, elastic-training, dump, exit, as a list or separated by "
-            "commas (found 'restart')",
+            "commas; 'restart' is unknown",
             id="an unknown strategy",
         ),
         pytest.param(
@@ -127,7 +127,7 @@ def test_recovery_of_processes_needs_a_graceful_deletion(word, labels, path):
         plan_of(labels, {"recover-strategy": f"{word},dump"})
 
     assert str(caught.value) == (
-        f"{path} is not allowed; expected grace, which recover-strategy {word} needs (label fault-scheduling)"
+        f"{path} is not allowed with the recovery strategies {word}; expected grace (label fault-scheduling)"
     )
 
 

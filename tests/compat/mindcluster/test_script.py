@@ -240,7 +240,7 @@ def test_what_needs_a_graceful_deletion_is_not_derived() -> None:
         pytest.param(
             {"mindcluster": {"hot_reset": 1}},
             "mindcluster.hot_reset: 1 is not allowed; expected 2, "
-            "0 or -1 (1, graceful fault tolerance, was removed from MindCluster)",
+            "0 or -1 (MindCluster no longer supports 1, graceful fault tolerance)",
             id="hotReset 1",
         ),
         pytest.param(

@@ -118,12 +118,12 @@ def test_null_takes_a_setting_back(key):
 @pytest.mark.parametrize(
     ("key", "advice"),
     [
-        pytest.param("numPod", "did you mean 'numPods'?", id="a letter is missing"),
-        pytest.param("num_pods", "did you mean 'numPods'?", id="another spelling"),
-        pytest.param("MOUNTNVME", "did you mean 'mountNVMe'?", id="another case"),
-        pytest.param("image", "did you mean 'containerImage'?", id="Kubernetes' word"),
-        pytest.param("nodes", "did you mean 'numPods'?", id="the word of a job file"),
-        pytest.param("bypassCosheduler", "did you mean 'bypassCoscheduler'?", id="a key of the older chart"),
+        pytest.param("numPod", "the most similar setting is 'numPods'", id="a letter is missing"),
+        pytest.param("num_pods", "the most similar setting is 'numPods'", id="another spelling"),
+        pytest.param("MOUNTNVME", "the most similar setting is 'mountNVMe'", id="another case"),
+        pytest.param("image", "the most similar setting is 'containerImage'", id="Kubernetes' word"),
+        pytest.param("nodes", "the most similar setting is 'numPods'", id="the word of a job file"),
+        pytest.param("bypassCosheduler", "the most similar setting is 'bypassCoscheduler'", id="a key of the older chart"),
         pytest.param("zzz", "the most similar setting is '", id="nothing like it"),
     ],
 )
@@ -136,7 +136,11 @@ def test_an_unknown_key_is_refused_and_the_nearest_named(key, advice):
     ("changes", "told"),
     [
         pytest.param({"mountNVMe": {"storage": "1Gi", "mountpath": "/a"}}, "mountNVMe.mountpath: is not a known", id="NVMe"),
-        pytest.param({"volumes": [{"nam": "a"}]}, "volumes[0].nam: is not a known setting; did you mean 'name'?", id="volume"),
+        pytest.param(
+            {"volumes": [{"nam": "a"}]},
+            "volumes[0].nam: is not a known setting; the most similar setting is 'name'",
+            id="volume",
+        ),
         pytest.param({"customLabels": [{"key": "a", "value": "b", "c": 1}]}, "customLabels[0].c: is not a known", id="label"),
     ],
 )

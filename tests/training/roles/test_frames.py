@@ -103,9 +103,9 @@ def test_announced_sizes_are_limited_before_memory_is_allocated(monkeypatch):
     big = written([Frame(kind=Kind.CALL, head={}, buffers=[b"x" * 2000, b"y" * 2000])])
     monkeypatch.setattr(frames, "MESSAGE_LIMIT", 3000)
 
-    with pytest.raises(ProtocolError, match="4000 bytes are not allowed"):
+    with pytest.raises(ProtocolError, match="a message of 4000 bytes"):
         feed(FrameReader(KEY), big)
-    with pytest.raises(ValueTypeError, match="at most"):
+    with pytest.raises(ValueTypeError, match="too large"):
         written([Frame(kind=Kind.CALL, head={}, buffers=[b"x" * 4000])])
 
 

@@ -56,6 +56,7 @@ __all__ = [
     "from_json",
     "loads",
     "neighbour",
+    "prepare",
     "to_json",
 ]
 
@@ -129,7 +130,7 @@ def _plain(value: Any, *, reported: bool) -> Any:
             name: sanitize.clean(item) if name in free else _plain(item, reported=reported)
             for name, item in values_of(value, kind)
         }
-        return plain | _unknown(value, kind, reported=reported) if has_sections(kind) else plain
+        return plain | unknown if (unknown := _unknown(value, kind, reported=reported)) else plain
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, (tuple, list)):
@@ -229,7 +230,7 @@ def _slim(value: Any, *, reported: bool) -> Any:
         # Of another type it is no default: 0 and False are equal, but not the same word.
         if item is not default and (type(item) is not type(default) or item != default):
             told[name] = sanitize.clean(item) if name in free else _slim(item, reported=reported)
-    return told | _unknown(value, kind, reported=reported) if has_sections(kind) else told
+    return told | _unknown(value, kind, reported=reported)
 
 
 def _unknown(value: Any, kind: Any, *, reported: bool) -> dict[str, Any]:
@@ -246,12 +247,25 @@ def _spelled(found: re.Match[str]) -> str:
 
 def loads(cls: type[T], text: str | bytes, *, lenient: bool = False) -> T:
     """Read JSON text as a `cls`, as `from_json` does; raises `WireError` for bad JSON too."""
-    with _alone() if len(text) >= sanitize.LONG else contextlib.nullcontext():
-        try:
-            data = sanitize.parse(text)
-        except ValueError as error:
-            raise WireError("", str(text[:80]), f"JSON text ({error})") from error
-        return from_json(cls, data, lenient=lenient)
+    if len(text) < sanitize.LONG:
+        return _read(cls, text, lenient=lenient)
+    with _alone():
+        return _read(cls, text, lenient=lenient)
+
+
+def _read(cls: type[T], text: str | bytes, *, lenient: bool) -> T:
+    try:
+        data = sanitize.parse(text)
+    except ValueError as error:
+        raise WireError("", str(text[:80]), f"JSON text ({error})") from error
+    return from_json(cls, data, lenient=lenient)
+
+
+def prepare(*kinds: type) -> None:
+    """Make the readers of message classes now, so that the first message does not wait for them."""
+    for kind in kinds:
+        reader_of(kind, False, False)
+        free_fields(kind)
 
 
 @contextlib.contextmanager

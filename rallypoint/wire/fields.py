@@ -78,11 +78,25 @@ def defaults_of(cls: Any) -> dict[str, Any]:
 
 def values_of(value: Any, kind: Any) -> list[tuple[str, Any]]:
     """Return each field of a dataclass with its value: its own ones, and those of its groups and sections."""
-    items = [(name, getattr(value, name)) for name in fixed_fields(kind)]
-    parts = [(getattr(value, name), cls) for name, cls in sections.groups_of(kind).items()]
-    for part, cls in (*parts, *((section.of(value), section) for section in sections_of(kind))):
-        items += ((name, getattr(part, name)) for name in fixed_fields(cls))
+    own, groups, others = _layout(kind)
+    items = [(name, getattr(value, name)) for name in own]
+    for group, names in groups:
+        part = getattr(value, group)
+        items += [(name, getattr(part, name)) for name in names]
+    for section, names in others:
+        part = section.of(value)
+        items += [(name, getattr(part, name)) for name in names]
     return items
+
+
+_Names = tuple[str, ...]
+
+
+@functools.cache
+def _layout(kind: Any) -> tuple[_Names, tuple[tuple[str, _Names], ...], tuple[tuple[Any, _Names], ...]]:
+    """Return the names of the fixed fields of a dataclass, and of those of each group and each section."""
+    groups = tuple((name, fixed_fields(typing.cast("Any", cls))) for name, cls in sections.groups_of(kind).items())
+    return fixed_fields(kind), groups, tuple((section, fixed_fields(section)) for section in sections_of(kind))
 
 
 def _merged(parts: Iterable[dict[str, Any]]) -> dict[str, Any]:

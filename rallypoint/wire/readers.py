@@ -131,7 +131,8 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
         name: field_reader(hint, lenient=lenient, reported=reported, limits=limits_of(kind, name))
         for name, hint in hints_of(kind).items()
     }
-    keeps, owners = has_sections(kind), sections.flat(kind) if has_sections(kind) else {}
+    keeps = has_sections(kind)
+    owners = {name: (cls, defaults_of(kind)[name]) for name, cls in sections.flat(kind).items()} if keeps else {}
     groups = [(name, cls, defaults_of(typing.cast("Any", cls))) for name, cls in sections.groups_of(kind).items()]
     required = [name for name, default in defaults_of(kind).items() if default is dataclasses.MISSING]
 
@@ -141,13 +142,12 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
         values, unknown = {}, {}
         for name, value in data.items():
             reader = readers.get(name)
-            if reader is None and keeps:
-                unknown[key_of(name, reported=reported)] = sanitize.clean(value) if reported else value
-                continue
-            if reader is None and lenient:
-                continue
             if reader is None:
-                raise Unexpected(value, f"one of {', '.join(readers)}", str(name))
+                if keeps:
+                    unknown[key_of(name, reported=reported)] = sanitize.clean(value) if reported else value
+                elif not lenient:
+                    raise Unexpected(value, f"one of {', '.join(readers)}", str(name))
+                continue
             try:
                 values[name] = reader(value)
             except Unexpected as wrong:
@@ -209,12 +209,18 @@ def _gather_groups(values: dict[str, Any], groups: Iterable[tuple[str, Any, Coll
 
 
 def _with_sections(
-    values: dict[str, Any], owners: Mapping[str, type[sections.Section]], unknown: dict[str, Any]
+    values: dict[str, Any], owners: Mapping[str, tuple[type[sections.Section], Any]], unknown: dict[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of a record with those of its sections gathered in one."""
+    """Return the fields of a record with those of its sections gathered in one; each owner comes with the default of its field.
+
+    A field with its default adds nothing to a section, and most fields of most messages have theirs.
+    """
     gathered: dict[type[sections.Section], dict[str, Any]] = {}
-    for name in values.keys() & owners.keys():
-        gathered.setdefault(owners[name], {})[name] = values.pop(name)
+    for name, (owner, default) in owners.items():
+        if name in values:
+            value = values.pop(name)
+            if value is not default and value != default:
+                gathered.setdefault(owner, {})[name] = value
     if gathered or unknown:
         values[sections.FIELD] = sections.Sections(*(cls(**fields) for cls, fields in gathered.items()), unknown=unknown)
     return values
@@ -250,13 +256,13 @@ def _float(data: Any) -> float:
 
 def _integer_within(least: int, most: int) -> _Reader:
     def read(data: Any) -> int:
+        if type(data) is int and least <= data <= most:
+            return data
         if type(data) is not int:
             raise Unexpected(data, "a value of type int")
         if not sanitize.INT_MIN <= data <= sanitize.INT_MAX:
             raise Unexpected(f"an integer of {data.bit_length()} bits", "an integer of at most 64 bits")
-        if not least <= data <= most:
-            raise Unexpected(data, f"a number from {least} to {most}")
-        return data
+        raise Unexpected(data, f"a number from {least} to {most}")
 
     return read
 

@@ -26,8 +26,10 @@ from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.tls import Tls, job_tls
 from rallypoint.agent.transport.choosing import Servers
 from rallypoint.capabilities.base import coordinator_capabilities
+from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.exits import Exit
+from rallypoint.wire.messages import AgentReport, Assignment, Continue
 from rallypoint.wire.plan import Plan
 
 __all__ = ["coordinator"]
@@ -135,6 +137,7 @@ async def _live(args: argparse.Namespace, plan: Plan, home: Home, signals: _Sign
     )
     try:
         port, grpc = await server.start(args.host, home.port(plan), grpc=home.grpc_port(plan))
+        codec.prepare(AgentReport, Assignment, Continue)
         # The first status is durable before anybody can find us: an agent that does can be answered.
         await signals.unless_asked(_publish_first(shell, home))
         await home.announce(Endpoint(attempt=args.attempt, term=args.term, host=args.host, port=port, grpc=grpc))

@@ -6,7 +6,7 @@ This module depends on no particular capability; `rallypoint.capabilities.base` 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from rallypoint.agent.rendezvous import faults, journal, last_checkpoint
@@ -27,7 +27,7 @@ from rallypoint.capabilities.base import (
 )
 from rallypoint.wire.incident import Answer, FaultKind, Incident, merge_incidents
 from rallypoint.wire.messages import AgentReport, Continue
-from rallypoint.wire.sections import Sections
+from rallypoint.wire.sections import NO_SECTIONS, Section, Sections
 from rallypoint.wire.status import JobStatus, Member
 
 __all__ = [
@@ -107,15 +107,14 @@ def after_tick(state: State, now: float) -> State:
 
 def report_period(state: State) -> float:
     """Return the shortest period between reports that a capability needs; 0 as usual."""
-    known, seen = state.capabilities, view(state)
-    found = (one.report_period(own, seen) for one, own in zip(known.registered, known.states, strict=True))
+    seen = view(state)
+    found = (one.report_period(own, seen) for one, own in _pairs(state))
     return min(filter(None, found), default=0.0)
 
 
 def holds_round(state: State) -> bool:
     """Return whether the next round must wait for a capability."""
-    known = state.capabilities
-    return any(one.holds_round(own) for one, own in zip(known.registered, known.states, strict=True))
+    return any(one.holds_round(own) for one, own in _pairs(state))
 
 
 def before_round(state: State, ready: Sequence[ReportedPeer], now: float) -> State:
@@ -129,44 +128,35 @@ def before_round(state: State, ready: Sequence[ReportedPeer], now: float) -> Sta
 
 def reply_for(state: State, report: AgentReport) -> Continue | None:
     """Return the capabilities' requests to an agent whose workers run, or None."""
-    known = state.capabilities
-    found = (one.reply_for(own, report) for one, own in zip(known.registered, known.states, strict=True))
-    sections = Sections(*(section for section in found if section is not None))
-    return Continue(fence=state.fence, sections=sections) if sections else None
+    return _continue(state, [one.reply_for(own, report) for one, own in _pairs(state)])
 
 
 def reply_for_waiting(state: State, report: AgentReport) -> Continue | None:
     """Return the requests of capabilities for an agent that waits for a round, None if there are none."""
-    known = state.capabilities
-    found = (one.reply_for_waiting(own, report) for one, own in zip(known.registered, known.states, strict=True))
-    sections = Sections(*(section for section in found if section is not None))
-    return Continue(fence=state.fence, sections=sections) if sections else None
+    return _continue(state, [one.reply_for_waiting(own, report) for one, own in _pairs(state)])
 
 
 def assignment_sections(state: State, member: Member) -> Sections:
     """Return the capabilities' sections of a member's assignment to a round."""
-    known, seen = state.capabilities, view(state)
-    found = (one.assignment_for(own, member, seen) for one, own in zip(known.registered, known.states, strict=True))
-    return Sections(*(section for section in found if section is not None))
+    seen = view(state)
+    return _sections([one.assignment_for(own, member, seen) for one, own in _pairs(state)])
 
 
 def reply_key(state: State) -> tuple[object, ...]:
     """Return a value that changes whenever `reply_for` may return something else for the same report."""
-    known = state.capabilities
-    return tuple(one.reply_key(own) for one, own in zip(known.registered, known.states, strict=True))
+    return tuple(one.reply_key(own) for one, own in _pairs(state))
 
 
 def next_deadline(state: State) -> float | None:
     """Return the earliest time at which a capability changes its state without a report, or None."""
-    known = state.capabilities
-    found = (one.next_deadline(own) for one, own in zip(known.registered, known.states, strict=True))
+    found = (one.next_deadline(own) for one, own in _pairs(state))
     return min((at for at in found if at is not None), default=None)
 
 
 def status_sections(state: State) -> Sections:
     """Return the capabilities' sections of the published status."""
     known, seen = state.capabilities, view(state)
-    found = (one.to_status(own, seen) for one, own in zip(known.registered, known.states, strict=True))
+    found = (one.to_status(own, seen) for one, own in _pairs(state))
     return Sections(*(section for section in found if section is not None), unknown=known.unknown)
 
 
@@ -189,6 +179,19 @@ def view(state: State) -> RoundView:
         since=state.start.at,
     )
     return seen
+
+
+def _pairs(state: State) -> Iterator[tuple[CoordinatorCapability[Any], Any]]:
+    return zip(state.capabilities.registered, state.capabilities.states, strict=True)
+
+
+def _continue(state: State, found: Sequence[Section | None]) -> Continue | None:
+    sections = _sections(found)
+    return Continue(fence=state.fence, sections=sections) if sections else None
+
+
+def _sections(found: Sequence[Section | None]) -> Sections:
+    return Sections(*(section for section in found if section is not None)) if any(found) else NO_SECTIONS
 
 
 def _each(state: State, step: _Step, now: float, *, verdict: bool = True) -> State:

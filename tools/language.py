@@ -66,6 +66,8 @@ _WRITTEN = re.compile(r"<!-- (?P<name>\w+): written by .*?<!-- end of (?P=name) 
 _WORD = re.compile(r"[A-Za-z][\w'-]*")
 _LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _ERRORS = frozenset({"Problem", "refusal", "Verdict"})
+#: Errors whose first argument is the field that is printed before the text.
+_FIELD_FIRST = frozenset({"Problem", "SiteError"})
 #: Errors with an argument that follows "FIELD: VALUE is not allowed; expected", and its position.
 _EXPECTED = {
     "WireError": 2,
@@ -367,7 +369,7 @@ def _start(node: ast.AST) -> str:
     """Return what is printed before the text of a node: the name of a field, and for some errors also its value."""
     call = node.exc if isinstance(node, ast.Raise) else node
     position = _EXPECTED.get(_name(node), -1)
-    if not isinstance(call, ast.Call) or (position < 0 and _name(node) != "Problem"):
+    if not isinstance(call, ast.Call) or (position < 0 and _name(node) not in _FIELD_FIRST):
         return ""
     field = _field(call.args[max(position - 2, 0)]) if position != 0 and call.args else "<field>"
     return f"{field}: <value> is not allowed; expected " if position >= 0 else f"{field}: "

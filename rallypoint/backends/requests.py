@@ -319,7 +319,7 @@ async def role_of(backend: Backend, stored: Stored, role: str) -> tuple[Backend,
     elastic = [one.name for one in roles if one.elastic]
     allowed = f"expected an elastic role: {', '.join(elastic)}" if elastic else "the job has no elastic role"
     if not roles:
-        raise ResizeError(f"job {name}: role {role!r} is not allowed; the job has one role; omit the role")
+        raise ResizeError(f"job {name}: role {role!r} is not allowed, because the job has only one role; omit the role")
     if role not in elastic:
         told = f"role {role!r} is not allowed" if role else "a job with several roles has no size of its own"
         raise ResizeError(f"job {name}: {told}; {allowed}")
@@ -327,15 +327,17 @@ async def role_of(backend: Backend, stored: Stored, role: str) -> tuple[Backend,
     found = await jobs.load(own)
     if found is not None and not is_role_of(found.record, stored.record):
         raise ResizeError(
-            f"job {name}: role {role!r} has not started yet; another job has the name {own}, which the job of this role needs"
+            f"job {name}: role {role!r} cannot start, because it would run as job {own}, but another job has this name"
         )
     return jobs, own
 
 
 def _require_unfinished(record: JobRecord, done: str) -> None:
-    if record.deletion or record.finished:
-        what = "is being deleted" if record.deletion else f"has ended ({record.phase.value})"
-        raise JobFinishedError(f"job {record.name} cannot be {done} any more: the job {what}")
+    if record.deletion:
+        raise JobFinishedError(f"job {record.name} cannot be {done} any more: the job is being deleted")
+    if record.finished:
+        phase = record.phase.value
+        raise JobFinishedError(f"job {record.name} cannot be {done} any more: the job has ended ({phase})")
 
 
 async def _wish_suspended(backend: Backend, name: str, owner: str | None, *, suspend: bool) -> bool:

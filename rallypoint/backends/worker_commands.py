@@ -47,7 +47,8 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
     Raises `JobNotFoundError`, `JobFinishedError` for a job that is over or being deleted, and `AskError` where none of it runs.
     """
     if verb not in ASKED:
-        raise AskError(f"command {verb.value} is not allowed; expected one of {', '.join(asked.value for asked in ASKED)}")
+        command, commands = verb.value, [asked.value for asked in ASKED]
+        raise AskError(f"command {command} is not allowed; expected one of {', '.join(commands)}")
     while True:
         stored = await backend.load(name)
         if stored is None:
@@ -66,13 +67,14 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
 
 
 def _require_running(record: JobRecord, verb: Verb) -> None:
-    if record.deletion or record.finished:
-        what = "is being deleted" if record.deletion else f"has ended ({record.phase.value})"
-        raise JobFinishedError(f"the workers of job {record.name} cannot {verb.value} any more: the job {what}")
+    command, phase = verb.value, record.phase.value or "just submitted"
+    if record.deletion:
+        raise JobFinishedError(f"the workers of job {record.name} cannot {command} any more: the job is being deleted")
+    if record.finished:
+        raise JobFinishedError(f"the workers of job {record.name} cannot {command} any more: the job has ended ({phase})")
     if record.suspend or record.phase is not Phase.RUNNING:
-        phase = record.phase.value or "just submitted"
-        what = "suspended" if record.suspend else phase
-        raise AskError(f"job {record.name} is not running ({what}); its workers cannot {verb.value}")
+        state = "suspended" if record.suspend else phase
+        raise AskError(f"job {record.name} is not running (state: {state}); its workers cannot {command}")
 
 
 async def await_answers(backend: Backend, name: str, wish: Wish, *, timeout: float) -> Heard:

@@ -56,7 +56,7 @@ async def read_body(response: Response, limit: int) -> bytes:
     async for block in response.content.iter_any():
         content += block
         if len(content) > limit:
-            raise LimitError(f"the response exceeds {limit} bytes")
+            raise LimitError(f"the response has more than {limit} bytes")
     return bytes(content)
 
 
@@ -76,7 +76,7 @@ def json_object(body: bytes) -> dict[str, Any]:
     try:
         found = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"the response is not valid JSON: {body[:100]!r}") from error
+        raise ValueError(f"the response of the API server is not valid JSON: {body[:100]!r}") from error
     if not isinstance(found, dict):
-        raise ValueError(f"the response is not a JSON object: {body[:100]!r}")  # noqa: TRY004  the server's mistake
+        raise ValueError(f"the response of the API server is not a JSON object: {body[:100]!r}")  # noqa: TRY004  the server's mistake
     return found

@@ -32,11 +32,11 @@ PID, BUDGET = (-1, 1 << 22), (-1, 10**18)
 
 
 def excess(text: bytes) -> str:
-    """Return which limit a JSON text exceeds, "" if it exceeds none."""
+    """Return what a JSON text has too much of, such as `more than 8388608 bytes`; "" if it is within the limits."""
     if len(text) > LARGEST:
-        return f"is larger than the limit of {LARGEST} bytes"
+        return f"more than {LARGEST} bytes"
     if sum(map(text.count, (b",", b"[", b"{"))) > VALUES:
-        return f"has more values than the limit of {VALUES}"
+        return f"more than {VALUES} JSON values"
     return ""
 
 

@@ -49,8 +49,8 @@ def test_a_job_that_can_run_is_not_refused(place, home, tmp_path):
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [
-        pytest.param("typo.py", "entrypoint: script {}/typo.py: file not found", id="missing"),
-        pytest.param("folder", "entrypoint: script {}/folder: the path is a folder, not a script", id="folder"),
+        pytest.param("typo.py", "entrypoint: cannot run script {}/typo.py: file not found", id="missing"),
+        pytest.param("folder", "entrypoint: cannot run script {}/folder: the path is a folder, not a script", id="folder"),
     ],
 )
 def test_a_script_that_is_not_there(place, home, tmp_path, entrypoint, said):

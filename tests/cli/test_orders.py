@@ -118,8 +118,8 @@ def test_only_workers_that_run_are_asked(run: Any, place: Place, capsys: Any, wo
     assert place.world.record("digits").wish is None
     assert capsys.readouterr().err.splitlines() == [
         "rallypoint: job 'digits' not found",
-        f"rallypoint: job digits is not running (Resuming); its workers cannot {word}",
-        f"rallypoint: job digits is not running (suspended); its workers cannot {word}",
+        f"rallypoint: job digits is not running (state: Resuming); its workers cannot {word}",
+        f"rallypoint: job digits is not running (state: suspended); its workers cannot {word}",
         f"rallypoint: the workers of job digits cannot {word} any more: the job has ended (Failed)",
         f"rallypoint: the workers of job digits cannot {word} any more: the job is being deleted",
     ]

@@ -76,7 +76,7 @@ def test_in_cluster_is_the_cluster_of_this_pod_and_no_other(tmp_path, monkeypatc
     monkeypatch.setenv("KUBECONFIG", str(file))
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
 
-    with pytest.raises(BackendError, match="no cluster found with in_cluster, and this process does not run in a pod"):
+    with pytest.raises(BackendError, match=r"no cluster found \(in_cluster: .*\), and this process does not run in a pod"):
         load_configuration(inline(Site(kind="kubernetes", namespace="ml"), in_cluster=True))
 
 

@@ -99,7 +99,7 @@ def test_33_a_worker_without_a_number_is_one() -> None:
     [
         pytest.param(
             [{"template": BATCH, "podSets": [{"path": "template.spec.template", "replicas": 7}]}],
-            "7 at template.spec.template is not allowed; expected 2",
+            r"\(7 at template.spec.template\) are not allowed; expected those of the component's pod templates \(2",
             id="33 declared otherwise",
         ),
         pytest.param([{"template": POD}] * 9, "9 pod sets", id="33 nine pod sets"),
@@ -113,5 +113,5 @@ def test_what_cannot_be_counted_is_refused(components: list[dict[str, Any]], sai
 
 def test_33_only_a_service() -> None:
     """A wrapper without a pod is no job."""
-    with pytest.raises(SubmitError, match="has no pod template"):
+    with pytest.raises(SubmitError, match="contains no pod template"):
         draw(wrapper({"template": SERVICE}), namespace="team")

@@ -152,7 +152,7 @@ def test_its_pods_are_counted(kind):
     [
         pytest.param({"network_policy": "on"}, "network_policy: 'on' is not allowed", id="network policy"),
         pytest.param({"tls": {"secret": "mine"}}, "tls: {secret: mine} is not allowed with backend ray", id="own certificates"),
-        pytest.param({"env": {"BIG": "x" * 120_000}}, "at most 100000 are allowed", id="a large document"),
+        pytest.param({"env": {"BIG": "x" * 120_000}}, "the job document may have at most 100000 bytes", id="a large document"),
         pytest.param({"volumes": [{"name": "a"}, {"name": "a"}]}, "volumes", id="a pod field"),
         pytest.param(
             {"master": {"isolation": "HEAD"}}, "master.isolation: 'HEAD' is not allowed with kind ray", id="isolation"
@@ -177,9 +177,9 @@ def test_manifests_of_these_kinds_are_refused(kind):
     manifest, _ = made(kind)
     pytorch = dict(planned(Kind.PYTORCHJOB, nodes=2).objects[-1])
 
-    with pytest.raises(SubmitError, match="expected a job file"):
+    with pytest.raises(SubmitError, match="submit a job file"):
         backend.plan_manifest(manifest)
-    with pytest.raises(SubmitError, match="expected a job file"):
+    with pytest.raises(SubmitError, match="allowed only for a job file"):
         backend.plan_manifest(pytorch, kind=kind)
 
 

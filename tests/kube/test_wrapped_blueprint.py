@@ -128,7 +128,7 @@ def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
         pytest.param(
             wrapper({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}),
             None,
-            "has no pod template",
+            "contains no pod template",
             id="no pods",
         ),
         pytest.param(wrapper(warmupGracePeriodDuration="1d"), None, "such as 24h", id="days"),
@@ -144,7 +144,7 @@ def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
         pytest.param(
             wrapper() | {"spec": {"components": [{"template": pytorchjob(), "podSets": [{"path": "template.nowhere"}]}]}},
             None,
-            "template.nowhere not found",
+            "the path template.nowhere does not exist",
             id="path",
         ),
     ],

@@ -96,7 +96,7 @@ def test_commands_write_no_file_that_a_script_names(tmp_path, home):
     assert (shown.returncode, "counter" in shown.stdout) == (1, True)
     assert "rallypoint: job 'damaged': " in shown.stderr
     assert "'record.json' is a symbolic link" in shown.stderr
-    assert "supervisor.lock: the path is a symbolic link; delete the link" in said
+    assert "supervisor.lock: cannot open the file for writing: its path is a symbolic link; delete the link" in said
     (job.place / "supervisor.lock").unlink()
     cli("delete", "counter")
 

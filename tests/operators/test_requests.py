@@ -72,7 +72,9 @@ def test_a_job_is_resized(fake, words):
         ),
         pytest.param({"job_name": "digits", "nodes": 0}, "nodes: 0 is not allowed", id="none"),
         pytest.param(
-            {"job_name": "digits", "nodes": 2, "role": "a"}, "role 'a' is not allowed; the job has one role", id="role"
+            {"job_name": "digits", "nodes": 2, "role": "a"},
+            "role 'a' is not allowed, because the job has only one role",
+            id="role",
         ),
     ],
 )

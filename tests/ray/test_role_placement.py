@@ -129,7 +129,7 @@ def test_isolation_is_exactly_what_the_instances_need():
                 "rollout": {**JUDGE, "total": 2, "per_group": 2, "instance_resources": {"gpus": "0.5"}},
             },
             {"groups": [{"name": "pair", "roles": ["trainer", "rollout"]}]},
-            "group pair with the elastic role trainer needs 2 devices on each node; expected at most 1",
+            "the roles of group pair use 2 devices on each node; with backend ray",
             id="an elastic role shares several devices",
         ),
         pytest.param(

@@ -66,7 +66,7 @@ def default_namespace(access: Access) -> str:
     chosen = next((c for c in contexts if c.get("name") == access.context), None) if access.context else active
     if chosen is None:
         names = ", ".join(sorted(str(c.get("name")) for c in contexts))
-        raise BackendError(f"context: {access.context!r} is not in {_named(access)}; choose one of {names}")
+        raise BackendError(f"context: {access.context!r} not found (kubeconfig: {_named(access)}); choose one of {names}")
     return str((chosen.get("context") or {}).get("namespace") or "default")
 
 
@@ -84,9 +84,10 @@ def load_configuration(access: Access) -> Any:
     except BackendError:
         raise
     except Exception as error:  # noqa: BLE001  a kubeconfig with something missing makes the client stumble in many ways
-        told = _without_contents(error)
+        reason = _without_contents(error)
         raise BackendError(
-            f"kubeconfig: no cluster found with {_named(access)}, and this process does not run in a pod: {told}"
+            f"kubeconfig: no cluster found ({_named(access)}: {reason}), and this process does not run in a pod; "
+            "choose another kubeconfig"
         ) from None
     given = access.credentials
     if given.token:

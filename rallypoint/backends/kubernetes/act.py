@@ -104,7 +104,7 @@ class Actor:
         if stored is None or stored.record.uid != record.uid:
             raise ActionError(f"job {record.name} was deleted")
         if stored.record.attempt != attempt or stored.record.phase not in (Phase.RESUMING, Phase.RUNNING):
-            raise ActionError(f"attempt {attempt} of job {record.name} has ended")
+            raise ActionError(f"job {record.name}: cannot create objects for attempt {attempt}, because this attempt has ended")
         await self._store.ensure_status(ref)
         await self.ensure("services", service(ref, service_ports(plan)))
         if plan.network_policy:
@@ -219,9 +219,9 @@ class Actor:
         except ApiError as error:
             if error.status == 403 and not self._closing_forbidden:
                 log.warning(
-                    "namespace=%s: no permission to inform Kueue about the end of a pod group (%s). Kueue frees the quota of "
-                    "the group when all pods of the group are deleted. `rallypoint manifests rbac --queues` prints the "
-                    "Role that lets supervisors patch pods",
+                    "namespace=%s: no permission to patch pods, so the supervisor cannot inform Kueue about the end of a pod "
+                    "group (%s). Kueue frees the quota of the group when all pods of the group are deleted. `rallypoint "
+                    "manifests rbac --queues` prints the Role that lets supervisors patch pods",
                     *(self._cluster.namespace, error.said),
                 )
                 self._closing_forbidden = True

@@ -326,8 +326,8 @@ class KubernetesBackend(Backend):
         spec, plan, _ = await its.store.spec(stored.record)
         if size.max_nodes < plan.min_nodes and queue_of(role_of(spec, plan)):
             raise ResizeError(
-                f"nodes: '{size}' is not allowed for job {stored.record.name}; expected a maximum of {plan.min_nodes} or more "
-                f"nodes, because the queue admitted {plan.min_nodes} nodes as one group"
+                f"nodes: '{size}' is not allowed for job {stored.record.name}; expected a maximum number of nodes of at least "
+                f"{plan.min_nodes}, because Kueue admitted {plan.min_nodes} nodes together"
             )
 
     async def status(self, name: str) -> JobStatus | None:

@@ -124,7 +124,9 @@ class KubeApi:
         try:
             return parsedate_to_datetime(told).timestamp()
         except ValueError as error:
-            raise ApiError("GET /version", status=502, said=f"the Date header of the response is invalid: {told!r}") from error
+            raise ApiError(
+                "GET /version", status=502, said=f"the Date header in the response of the API server is invalid: {told!r}"
+            ) from error
 
     async def _ask(
         self,
@@ -146,7 +148,7 @@ class KubeApi:
                 return answer, bytes(data)
             if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt, path):
                 raise refusal(f"{method} {path}", answer.status, data)
-        raise AssertionError("the loop over the tries of a request ended without a result")
+        raise AssertionError("internal error: a request to the API server has neither a response nor an error")
 
     @contextlib.asynccontextmanager
     async def stream(
@@ -300,7 +302,7 @@ def parse(data: bytes, what: str) -> dict[str, Any]:
     Raises `TooLargeError` for more values than a page of a list can need: their size in memory is many times that of the text.
     """
     if sum(map(data.count, (b",", b"[", b"{"))) > _VALUES:
-        raise TooLargeError(what, status=502, said=f"the response has more values than the limit of {_VALUES}")
+        raise TooLargeError(what, status=502, said=f"the response of the API server has more than {_VALUES} JSON values")
     try:
         return json_object(data)
     except ValueError as error:

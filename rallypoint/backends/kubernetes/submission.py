@@ -48,7 +48,7 @@ def samples(blueprint: Blueprint) -> Iterator[dict[str, Any]]:
     seen = set()
     for manifest in blueprint.objects:
         if manifest.get("kind") not in KINDS:
-            raise SubmitError(f"objects: kind {manifest.get('kind')!r} is not one of the object kinds that a job creates")
+            raise SubmitError(f"objects: kind {manifest.get('kind')!r} is not allowed; expected one of {', '.join(KINDS)}")
         its = manifest["metadata"]["labels"]
         sort = (its.get(JOB), its[PART], its.get(PLACE), manifest["kind"])
         if sort not in seen:

@@ -129,7 +129,9 @@ def _check_entrypoint(plan: Plan) -> None:
         path = (workdir / plan.entrypoint).absolute()
         if not path.is_file():
             what = "the path is a folder, not a script" if path.is_dir() else "file not found"
-            raise SubmitError(f"entrypoint: script {path}: {what}; relative paths start from workdir ({workdir.absolute()})")
+            raise SubmitError(
+                f"entrypoint: cannot run script {path}: {what}; relative paths start from workdir ({workdir.absolute()})"
+            )
     if plan.entry is Entry.COMMAND:
         search = plan.env.get("PATH", os.environ.get("PATH", os.defpath))
         command = str(workdir / plan.entrypoint) if os.sep in plan.entrypoint else plan.entrypoint

@@ -24,12 +24,15 @@ def open_regular(path: str, flags: int) -> int:
         descriptor = os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, 0o600)
     except OSError as error:
         if error.errno == errno.ELOOP:
-            raise OSError(errno.ELOOP, "the path is a symbolic link; delete the link", path) from error
+            raise OSError(
+                errno.ELOOP, "cannot open the file for writing: its path is a symbolic link; delete the link", path
+            ) from error
         raise
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
-        raise OSError(errno.ENXIO, "the path is not a regular file, or has several hard links; delete the file", path)
+        problem = "it is not a regular file, or it has several hard links; delete the file"
+        raise OSError(errno.ENXIO, f"cannot open the file for writing: {problem}", path)
     return descriptor
 
 

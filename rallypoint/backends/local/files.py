@@ -152,7 +152,7 @@ def _read(root: Path, path: Path) -> tuple[bytes, int]:
     with open_below(root, path) as file:
         content, user = file.read(LARGEST + 1), os.fstat(file.fileno()).st_uid
     if why := excess(content):
-        raise UnreadableError(f"{path}: the file {why}")
+        raise UnreadableError(f"{path}: the file is too large: it has {why}")
     return content, user
 
 

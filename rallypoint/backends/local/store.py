@@ -160,7 +160,7 @@ class Store:
             text = record.to_json()
             _write_record(inside, text, deletion=record.deletion)
         if plan is None:
-            raise ConflictError(f"job {record.name}: its plan was deleted")
+            raise ConflictError(f"job {record.name}: the file plan.json of the job was deleted")
         return Stored(record=record, plan=plan, version=_version(text.encode()))
 
     def purge(self, record: JobRecord) -> None:
@@ -253,7 +253,9 @@ def _lock(descriptor: int, path: Path) -> None:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
-                raise BackendError(f"{path}: another process has held this lock for {_LOCKED:g} s; end that process") from error
+                raise BackendError(
+                    f"{path}: another process has locked this file for {_LOCKED:g} s; end that process"
+                ) from error
             time.sleep(0.01)
         else:
             return

@@ -113,7 +113,9 @@ def stored_from(data: Any) -> Stored | None:
         return None
     text = json.dumps(data["record"])
     if reason := excess(text.encode()):
-        raise BackendError(f"cannot read the record of the job from the answer of the ledger: it {reason}")
+        raise BackendError(
+            f"cannot read the job record in the response of the ledger: the record is too large: it has {reason}"
+        )
     record = JobRecord.from_json(text)
     return Stored(record=record, plan=codec.from_json(Plan, data["plan"]), version=str(data["version"]))
 
@@ -197,7 +199,7 @@ def _lines(cursor: str, data: Any, ranks: range) -> list[LogLine]:
 def field(data: Any, name: str) -> Any:
     """Return a field of an answer; raises `BackendError` where there is none."""
     if not isinstance(data, dict) or name not in data:
-        raise BackendError(f"cannot read the answer of the ledger: it has no field {name!r}")
+        raise BackendError(f"cannot read the response of the ledger: the field {name!r} is missing")
     return data[name]
 
 
@@ -205,7 +207,9 @@ def number(data: Any, name: str) -> int:
     """Return a whole number of an answer; raises `BackendError` where it is none."""
     found = field(data, name)
     if not isinstance(found, int):
-        raise BackendError(f"cannot read the answer of the ledger: {name}: {found!r:.200} is not allowed; expected a number")
+        raise BackendError(
+            f"cannot read the response of the ledger: field {name}: {found!r:.200} is not allowed; expected a number"
+        )
     return found
 
 
@@ -213,7 +217,7 @@ async def _in_thread(function: Callable[[], T]) -> T:
     try:
         return await asyncio.to_thread(function)
     except (codec.WireError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        raise BackendError(f"cannot read the answer of the ledger: {str(error)[:500]}") from error
+        raise BackendError(f"cannot read the response of the ledger: {str(error)[:500]}") from error
 
 
 def error_to(error: BackendError) -> dict[str, Any]:

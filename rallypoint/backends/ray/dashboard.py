@@ -104,13 +104,18 @@ class Cluster:
         """Return all Ray jobs; raises `BackendError`."""
         found = await self._ask("GET", "/api/jobs/")
         if not isinstance(found, list):
-            raise BackendError(f"GET {self.access.url}/api/jobs/: the answer is no list; expected the URL of a Ray dashboard")
+            raise BackendError(
+                f"GET {self.access.url}/api/jobs/: the response is no list; check that the address is that of a Ray dashboard"
+            )
         return [job for job in found if isinstance(job, dict)]
 
     async def _object(self, method: str, path: str, *, missing: Any = None) -> dict[str, Any]:
         found = await self._ask(method, path, missing=missing)
         if not isinstance(found, dict):
-            raise BackendError(f"{method} {self.access.url}{path}: the answer is no JSON object; expected Ray's Jobs API")
+            raise BackendError(
+                f"{method} {self.access.url}{path}: the response is no JSON object; check that the address is that of a "
+                "Ray dashboard"
+            )
         return found
 
     async def _ask(self, method: str, path: str, body: Any = None, *, missing: Any = None, data: bytes | None = None) -> Any:
@@ -141,14 +146,16 @@ class Cluster:
         except _BROKEN as error:
             raise BackendError(f"cannot reach the Ray dashboard at {self.access.url}: {_words(error)}") from error
         except ValueError as error:
-            raise BackendError(f"{method} {where}: the response is not JSON; expected the URL of a Ray dashboard") from error
+            raise BackendError(
+                f"{method} {where}: the response is not JSON; check that the address is that of a Ray dashboard"
+            ) from error
 
     async def submit(self, uid: str) -> None:
         """Submit the Ray job that finds or creates the ledger; a second one of the same id is fine."""
         if self.access.read_only:
             raise BackendError(
                 f"no ledger with job records runs in namespace {self.access.namespace!r} of the Ray cluster; the next "
-                "submission of a job starts it"
+                "submission of a job starts the ledger"
             )
         words = ["python", "-m", "rallypoint.backends.ray.cluster", "--namespace", self.access.namespace]
         if self.access.storage:
@@ -318,7 +325,7 @@ async def read_answer(answer: aiohttp.ClientResponse, limit: int) -> bytes:
 def parse_answer(content: bytes) -> Any:
     """Return the JSON value of an answer; raises `LimitError` and `ValueError`."""
     if sum(map(content.count, (b",", b"[", b"{"))) > _VALUES:
-        raise LimitError(f"the answer has more than {_VALUES} JSON values")
+        raise LimitError(f"the response has more than {_VALUES} JSON values")
     return sanitize.parse(content)
 
 

@@ -217,8 +217,8 @@ def _check(job: ElasticJob, roles: Sequence[RolePlan]) -> None:
         }
         if elastic and len(members) > 1 and len(devices) > 1:
             raise SubmitError(
-                f"groups: group {place} with the elastic role {elastic[0].name} needs {len(devices)} devices on each node; "
-                "expected at most 1 with backend ray, which divides only one device between actors; set per_group to 1"
+                f"groups: the roles of group {place} use {len(devices)} devices on each node; with backend ray, a group that "
+                f"contains an elastic role ({elastic[0].name}) may use at most 1 device per node; set per_group to 1"
             )
 
 

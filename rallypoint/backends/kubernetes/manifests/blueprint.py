@@ -45,7 +45,7 @@ def draw_one(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = O
     (plan,), (role,) = compile_plan(job, orphan_policy=orphan_policy), job.roles
     for field in isolation(job):
         raise SubmitError(
-            f"{field}: is not allowed with backend kubernetes; select machines with node_selector and tolerations"
+            f"{field}: this field is not allowed with backend kubernetes; select machines with node_selector and tolerations"
         )
     plan = in_the_image(plan, role)
     check(job, plan, role)

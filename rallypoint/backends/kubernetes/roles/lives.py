@@ -77,8 +77,8 @@ class Lives:
             return cls._read(json.loads(text))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"key {LIVES_KEY}: the value does not list the incarnation of each role instance, as the supervisor writes it "
-                f"({error!r}); restore the previous value of this key"
+                f"key {LIVES_KEY} of the ConfigMap: the value is invalid ({error!r}); expected the incarnations of all role "
+                "instances, which the supervisor stores there; restore the previous value of this key"
             ) from error
 
     @classmethod

@@ -152,7 +152,9 @@ class KubernetesUnits(UnitBackend):
                 return
             if not pod.deleting:
                 await its.actor.end_pod(pod)
-            raise ActionError(f"pod {pod.name} has not ended yet", waits=True)
+            raise ActionError(
+                f"cannot start a new pod for an instance, because its previous pod {pod.name} has not ended yet", waits=True
+            )
         first = _first_lives(job.conductor, group, lives, key)
         number = 1 if last is None else last.number + 1
         noted = MadePod(attempt=key.attempt, number=number, lives={one.container: life for one, life in first.items()})
@@ -187,7 +189,9 @@ class KubernetesUnits(UnitBackend):
                 if any(unit.key == key for unit in seen((pod,), Lives(), ())):
                     await its.actor.end_pod(pod, force=force)
         except ApiError as error:
-            raise ActionError(f"{key.role} {key.index}: cannot delete its pod: {error.said or error}") from error
+            raise ActionError(
+                f"role {key.role}: cannot delete the pod of instance {key.index}: {error.said or error}"
+            ) from error
 
     async def release(self, record: JobRecord, plan: Plan) -> bool:
         """Delete the Secrets, so that nothing more can start, and every pod that may still run; see `UnitBackend.release`.
@@ -329,7 +333,7 @@ def _place(spec: ElasticJob, key: UnitKey) -> tuple[Group, Instance]:
         for one in group.instances:
             if (one.role, one.index) == (key.role, key.index):
                 return group, one
-    raise ActionError(f"{key.role} {key.index}: the job has no such instance", fatal=True)
+    raise ActionError(f"role {key.role}: the job has no instance {key.index} of this role", fatal=True)
 
 
 def _was_started(lives: Lives, one: Instance, key: UnitKey) -> bool:

@@ -95,7 +95,9 @@ class Cluster:
         Raises `BackendError` for a name with a slash, which would be a path below another object.
         """
         if "/" in name:
-            raise BackendError(f"{kind}: {name!r} is not allowed; expected the name of an object")
+            raise BackendError(
+                f"{kind}: the name {name!r} is not allowed; expected the name of a Kubernetes object, without '/'"
+            )
         group = _GROUPS.get(kind, "/api/v1")
         return "/".join(part for part in (group, "namespaces", self.namespace, kind, name, sub) if part)
 
@@ -154,7 +156,11 @@ class Cluster:
                 return None
             raise
         if not isinstance(found.get("metadata"), dict):
-            raise ApiError(f"GET {path}", status=502, said="the response is not an object of Kubernetes")
+            raise ApiError(
+                f"GET {path}",
+                status=502,
+                said="the response of the API server is not a Kubernetes object: the field metadata is missing",
+            )
         return found
 
     async def create(self, kind: str, manifest: Mapping[str, Any], *, dry_run: bool = False) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def _plan(job: ElasticJob, sets: Iterable[PodSet], orphan_policy: OrphanPolicy) 
 def _refuse_rays(manifest: Mapping[str, Any]) -> None:
     if kind_of(manifest) in RAYS:
         raise SubmitError(
-            f"kind: a {manifest['kind']} manifest is not allowed; expected a job file, with --kind rayjob or raycluster"
+            f"kind: a manifest of kind {manifest['kind']} is not allowed; submit a job file, with --kind rayjob or raycluster"
         )
 
 
@@ -125,7 +125,8 @@ def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
         raise SubmitError(f"{manifest.get('kind')}: the manifest does not match the schema of this kind ({error!r})") from error
     if not sum(pods.replicas for pods in sets):
         raise SubmitError(
-            "spec: has no pod template; expected at least one. A component whose kind Rallypoint does not know must set podSets"
+            "spec: the manifest contains no pod template; expected at least one. In an AppWrapper, a component whose kind "
+            "Rallypoint does not know must set podSets"
         )
     return sets
 

@@ -56,7 +56,7 @@ def rays_of(job: ElasticJob, kind: Kind) -> dict[str, Any]:
     if job.network_policy:
         raise SubmitError(
             f"network_policy: {job.network_policy!r} is not allowed with kind {kind.value}; expected off, because KubeRay's "
-            "operator connects to the head"
+            "operator connects to the head pod of the Ray cluster"
         )
     if job.master.isolation:
         raise SubmitError(
@@ -70,8 +70,8 @@ def rays_of(job: ElasticJob, kind: Kind) -> dict[str, Any]:
     document = json.dumps(inner.job.to_document(), separators=(",", ":")).replace("$(", "$$(")
     if len(document) > _LARGEST:
         raise SubmitError(
-            f"kind: {kind.value} passes the job document to the Ray cluster in a variable; this document has {len(document)} "
-            f"bytes, at most {_LARGEST} are allowed"
+            f"kind: with {kind.value}, the job document may have at most {_LARGEST} bytes, because an environment variable of "
+            f"the Ray cluster contains it; this document has {len(document)} bytes"
         )
     (plan,) = compile_plan(job)
     role = role_of(job, plan)

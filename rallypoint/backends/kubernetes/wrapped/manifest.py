@@ -79,7 +79,9 @@ def wrapped_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     if kind_of(manifest) is kind:
         return dict(manifest)
     if kind in RAYS:
-        raise SubmitError(f"kind: {kind.value} is not allowed for a {manifest['kind']} manifest; expected a job file")
+        raise SubmitError(
+            f"kind: {kind.value} is not allowed for a manifest of kind {manifest['kind']}; it is allowed only for a job file"
+        )
     if kind is Kind.APPWRAPPER:
         return _around(manifest)
     components = (manifest.get("spec") or {}).get("components") or ()

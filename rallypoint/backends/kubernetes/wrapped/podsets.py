@@ -51,7 +51,8 @@ def _of_component(component: Mapping[str, Any], where: str) -> Iterator[PodSet]:
     templates = [_at(component, path, where) for path, _ in declared or implied]
     if declared and implied and sorted(declared) != sorted(implied):
         raise PodSetError(
-            f"{where}podSets: {_words(declared)} is not allowed; expected {_words(implied)}, as in the pod template"
+            f"{where}podSets: the replicas and paths ({_words(declared)}) are not allowed; expected those of the component's "
+            f"pod templates ({_words(implied)})"
         )
     for (path, replicas), template in zip(declared or implied, templates, strict=True):
         yield PodSet(path=f"{where}{path}", template=template, replicas=int(replicas))
@@ -67,9 +68,9 @@ def _at(component: Mapping[str, Any], path: str, where: str) -> dict[str, Any]:
         try:
             found = found[name] if name else found[int(index)]
         except (KeyError, IndexError, TypeError):
-            raise PodSetError(f"{where}podSets: {path} not found") from None
+            raise PodSetError(f"{where}podSets: the path {path} does not exist in the component") from None
     if not isinstance(found, dict) or not isinstance(found.get("spec"), Mapping):
-        raise PodSetError(f"{where}podSets: {path} does not contain a pod template")
+        raise PodSetError(f"{where}podSets: the path {path} does not lead to a pod template")
     return found
 
 

@@ -168,7 +168,7 @@ class Wrapped:
         if view is None or view.job_uid != record.uid or stored is None:
             raise ActionError(f"job {record.name} was deleted")
         if not _wants(stored.record, plan, attempt):
-            raise ActionError(f"attempt {attempt} of job {record.name} has ended")
+            raise ActionError(f"job {record.name}: cannot create objects for attempt {attempt}, because this attempt has ended")
         ref = self._store.ref(record, view.uid)
         given = json.loads(view.data[MANIFEST_KEY])
         manifest = marked(given, ref, attempt=attempt, suspend=record.suspend, secret=has_secret(plan))

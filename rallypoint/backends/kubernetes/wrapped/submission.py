@@ -67,8 +67,8 @@ async def _path(cluster: Cluster, manifest: Mapping[str, Any]) -> str:
         told = {}
     plurals = [r["name"] for r in told.get("resources") or () if r.get("kind") == kind and "/" not in r["name"]]
     if not plurals:
-        needs = f"{_INSTALLED_BY[version, kind]} is not installed" if known is not None else "its controller is not installed"
-        raise SubmitError(f"kind: this cluster does not have the kind {kind} of API {version}; {needs}")
+        owner = _INSTALLED_BY[version, kind] if known is not None else "its controller"
+        raise SubmitError(f"kind: this cluster does not have the kind {kind} of API {version}; {owner} is not installed")
     return f"{path}/namespaces/{cluster.namespace}/{plurals[0]}"
 
 

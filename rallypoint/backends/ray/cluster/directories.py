@@ -64,7 +64,7 @@ class Directories:
                 return process, port
             log.warning("job=%s: port %d is in use; the role directory of this job tries another port", folder.path.name, port)
         raise BackendError(
-            f"job {folder.path.name}: the role directory of this job does not start; see the log of the ledger actor"
+            f"job {folder.path.name}: the role directory of this job did not start; see the log of the ledger actor"
         )
 
     async def _started(self, uid: str, folder: JobFolder, port: int) -> asyncio.subprocess.Process | None:

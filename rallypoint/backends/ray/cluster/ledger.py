@@ -171,7 +171,7 @@ class Ledger:
                 if names or self._holds.any:
                     idle = time.monotonic()
             except (OSError, BackendError) as error:
-                log.warning("cannot read the jobs of this namespace: %s; retrying", error)
+                log.warning("cannot read the jobs of this Ray namespace: %s; retrying", error)
             if time.monotonic() - idle > _IDLE:
                 os._exit(0)
             await asyncio.sleep(_LOOK)
@@ -206,7 +206,7 @@ class Ledger:
                     if await in_thread(_renew, self._store.job(name)):
                         await self._keep({}, name)
             except (OSError, BackendError) as error:
-                log.warning("cannot renew the TLS certificates of this namespace: %s; retrying later", error)
+                log.warning("cannot renew the TLS certificates of this Ray namespace: %s; retrying later", error)
             await asyncio.sleep(EVERY)
 
     # --- calls ------------------------------------------------------------------------------------------------------------
@@ -438,5 +438,6 @@ def _require_own(key: Path) -> None:
     with tempfile.TemporaryFile(dir=key.parent) as probe:  # some network file systems give new files another owner
         own = os.fstat(probe.fileno()).st_uid
     if found.st_uid != own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        problem = f"mode {stat.S_IMODE(found.st_mode):04o} and owner uid {found.st_uid} are not allowed"
+        mode = f"{stat.S_IMODE(found.st_mode):04o}"
+        problem = f"the key file of the ledger has mode {mode} and owner uid {found.st_uid}"
         raise PermissionError(errno.EACCES, f"{problem}; expected mode 0600 and owner uid {own}", str(key))

@@ -352,7 +352,7 @@ def placement_of(folder: JobFolder) -> Placement:
     """Return the placement of a job; raises `ActionError`."""
     found = read_optional(Placement, folder.path / FILE)
     if found is None:
-        raise ActionError(f"{folder.path / FILE}: the file is missing", fatal=True)
+        raise ActionError(f"{folder.path / FILE}: the file with the placement of the job is missing", fatal=True)
     return found
 
 

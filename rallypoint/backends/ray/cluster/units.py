@@ -134,4 +134,4 @@ class ClusterUnits(LocalUnits):
 
 
 def _unplaced(record: JobRecord, host: NodeFolder, command: Sequence[str], mark: str) -> None:  # noqa: ARG001  as LocalUnits calls it
-    raise ActionError(f"host {host.path.parent.name}: Ray has not assigned this host to a placement group")
+    raise ActionError(f"host {host.path.parent.name}: Ray has not yet reserved resources for the role instances of this host")

@@ -38,10 +38,12 @@ _TIMERS_HEAD = """\
 # Timers
 
 After reading this page, you know the timers of a job, the job field that sets each timer, and the effect of a timer that
-expires. `rallypoint explain JOB` shows the timers that run. `rallypoint simulate` shows [their effect on a list of
+expires. `rallypoint explain JOB` shows the timers that run. `rallypoint simulate` shows [how the timers react to a list of
 faults](../explanation/supervision.md#simulate).
 
-The supervisor's timers never run backwards. If no supervisor runs for a while, its timers advance by at most two minutes.
+A job is *ready* when the ranks of the current round train (profile `appwrapper`: when all pods run). The supervisor's timers
+never run backwards, even if the clock of the machine is set back. If no supervisor runs for a while, the timers advance by at
+most two minutes.
 
 """
 
@@ -51,7 +53,7 @@ _PROPERTIES = (
     ("is cancelled when", "ends"),
     ("effect at expiry", "then"),
     ("process that acts", "actor"),
-    ("other timers", "wins"),
+    ("relation to other timers", "wins"),
 )
 _BLOCK = re.compile(r"```console\n\$ rallypoint (?P<words>[^\n]+)\n.*?```\n", re.DOTALL)
 

@@ -16,7 +16,9 @@ DEVICE_TYPES = ("gpu", CPU)
 
 
 class Cluster(Model):
-    """The machines that the job may use. If `nodes` or `devices_per_node` is not set, the size of the roles is not checked."""
+    """The machines that the job may use. If `nodes` or `devices_per_node` is not set, Rallypoint does not check whether the
+    roles fit.
+    """
 
     nodes: Annotated[int | None, whole(1, 999_999, unit="nodes")] = None
     """Number of machines."""
@@ -27,7 +29,7 @@ class Cluster(Model):
 
 
 class Group(Model):
-    """Roles that are placed together: group 1 of each role shares one node and its devices, group 2 another node, and so on."""
+    """Roles that are placed together: on one node, `per_group` instances of each of these roles share the devices."""
 
     name: Annotated[str, NAME] = ""
     """Name of the group, only for display."""

@@ -51,11 +51,13 @@ class _JobFields(Model):
     roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
     """Roles of the job. A single role can be written as fields at the top level; its name is then `trainer`."""
     platform: Annotated[str, PLATFORM] = ""
-    """Backend of the job (DLRover's argument); `pyk8s` and `k8s` mean `kubernetes`. Default: the backend of the command or
-    task.
+    """Backend of the job (an argument of DLRover); `pyk8s` and `k8s` mean `kubernetes`. Default: the backend that the command
+    or the Airflow task selects.
     """
     namespace: Annotated[str, NAMESPACE] = ""
-    """Kubernetes namespace of the job (DLRover's argument). Default: the namespace of the command or task."""
+    """Kubernetes namespace of the job (an argument of DLRover). Default: the namespace that the command or the Airflow task
+    selects.
+    """
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
     """Set of supervision rules and defaults. Default: `ladder`, unless labels or fields of the job select another profile."""
     labels: Texts = Field(default_factory=dict)
@@ -72,8 +74,8 @@ class _JobFields(Model):
     """How lost nodes, hangs and faulty nodes are detected."""
     insecure_token: Annotated[bool, FLAG] = False
     """True: the agents of a PyTorchJob or AppWrapper have no secret, for namespaces in which no Secret can be created. Any
-    process that can connect to a pod and knows the job's name can then join the job. Jobs of kind `pods` and local jobs always
-    have a secret.
+    process that can connect to a pod and knows the job's name can then join the job. Jobs whose pods Rallypoint creates itself
+    (kind `pods`) and local jobs always have a secret.
     """
     tls: Annotated[str, TLS] = ""
     """Mutual TLS between agents and coordinator (docs/guides/tls.md). `auto`: Rallypoint creates the certificates; `{secret:
@@ -87,7 +89,9 @@ class _JobFields(Model):
     logs: Logs = Logs()
     """How the output of each rank is stored."""
     config: Annotated[dict[str, Any], CONFIG] = Field(default_factory=dict)
-    """Your own settings, which every worker can read (`rallypoint.training.job_config()`). Numbers may have a decimal point."""
+    """Your own settings, which every worker can read (`rallypoint.training.job_config()`). Numbers with a decimal point need no
+    quotes.
+    """
     cluster: Cluster = Cluster()
     """The machines that the job may use; the roles of the job must fit on these machines."""
     groups: Annotated[tuple[Group, ...], LIST] = ()

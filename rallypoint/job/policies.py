@@ -183,9 +183,9 @@ class FaultTolerance(Model):
     retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Budgets.retry_limit
     """Maximum number of restarts of the whole job; a job has at most `retry_limit + 1` attempts."""
     admission_grace_period: Annotated[float, _GRACE] = GracePeriods.admission_grace
-    """Time from the start of an attempt until every node exists."""
+    """Maximum time from the start of an attempt until MIN nodes exist (profile `appwrapper`: all nodes)."""
     warmup_grace_period: Annotated[float, _GRACE] = GracePeriods.warmup_grace
-    """Time from the start of an attempt, or from the end of the last round, until a round trains."""
+    """Maximum time from the start of an attempt, or from the end of the last round, until a round trains."""
     failure_grace_period: Annotated[float, _GRACE] = GracePeriods.failure_grace
     """How long the job may have fewer than MIN nodes because of failed nodes."""
     retry_pause_period: Annotated[float, _GRACE] = GracePeriods.retry_pause
@@ -201,7 +201,7 @@ class FaultTolerance(Model):
     retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """If set: the job fails without a retry after an exit code that is not in this list or is in `terminal_exit_codes`."""
     no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Budgets.no_progress_limit
-    """Number of attempts in a row without a newer training step after which the job fails; 0: no limit."""
+    """The job fails after this number of attempts in a row without a newer training step; 0: no limit."""
     pending_timeout: Annotated[float, _PERIOD] = GracePeriods.pending_timeout
     """How long nodes may stay pending; `pending_fail_strategy` defines the reaction."""
     pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = GracePeriods.pending_fail_strategy
@@ -211,12 +211,13 @@ class FaultTolerance(Model):
     rules: Annotated[tuple[EndingRule, ...], LIST] = ()
     """Your own rules for exits of workers and nodes. The first rule that matches decides."""
     dynamic_failover_extension: Annotated[str, _EXTENSION] = ""
-    """Class in the training image that is called first after each failure of a worker."""
+    """Class in the training image that Rallypoint calls after each failure of a worker, before it checks rules and exit codes.
+    """
     lease: Annotated[float, _TIMEOUT] = Plan.lease
     """Time without a supervisor after which `orphan_policy` applies."""
     orphan_policy: Annotated[str | None, choice(*(policy.value for policy in OrphanPolicy))] = None
-    """Reaction to `lease`: `continue`: the training continues; `stop`: the job saves a checkpoint and ends. Default: `continue`
-    for jobs from the CLI, `stop` for jobs from Airflow.
+    """Reaction when `lease` expires: `continue`: the training continues; `stop`: the job saves a checkpoint and ends. Default:
+    `continue` for jobs from the CLI, `stop` for jobs from Airflow.
     """
 
     @model_validator(mode="after")
@@ -227,7 +228,7 @@ class FaultTolerance(Model):
 
 
 class BudgetRefill(Model):
-    """When faults no longer count against a budget. By default, they always count."""
+    """When faults no longer count against a budget. By default, all faults count."""
 
     window: Annotated[float, _PERIOD] = 0.0
     """Only faults of the last `window` count; 0s: all faults count."""
@@ -299,7 +300,9 @@ class Rendezvous(Model):
     service_type: Annotated[str, SERVICE_TYPE] = ""
     """Protocol between agents and coordinator: `grpc` or `http`. Default: gRPC if grpcio is installed, otherwise HTTP."""
     training_port: Annotated[int, whole(1024, 65520)] = DeviceSettings.training_port
-    """First port that workers try, only with `accelerator: ascend-npu` (DLRover's argument)."""
+    """With `accelerator: ascend-npu`: port from which Rallypoint searches for free ports for the workers (an argument of
+    DLRover).
+    """
 
 
 class _Health(Model):
@@ -308,10 +311,10 @@ class _Health(Model):
     other_names: ClassVar[Mapping[str, str]] = {"monitor_interval": "report_interval"}
 
     node_lease: Annotated[float, _TIMEOUT] = RendezvousSettings.node_lease
-    """Time after which an agent that sends no report counts as lost."""
+    """Time after which an agent that sends neither a health report nor a heartbeat counts as lost."""
     report_interval: Annotated[float, _TIMEOUT] = RendezvousSettings.report_interval
     """Time between two health reports of an agent (torchrun: `monitor_interval`); less than half of `node_lease`. The exit of a
-    worker is reported at once. An agent sends a heartbeat at least once per second.
+    worker is reported at once. Between health reports, an agent sends heartbeats, at least once per second.
     """
     node_unreachable: Annotated[float, _GRACE] = 30.0
     """How long a pod stays on a host that is not ready or unreachable. Each pod gets this time as a toleration (Kubernetes'
@@ -328,7 +331,8 @@ class _Health(Model):
     longer; if the ranks provably cannot continue, this is a hang. False: only `hang_downtime` applies.
     """
     precheck: Annotated[int, one_of(0, 1, 2)] = 0
-    """Node check before the training: 0: none; 1: in pairs of nodes; 2: in pairs, then all nodes together (DLRover's argument).
+    """Node check before the training: 0: none; 1: in pairs of nodes; 2: in pairs, then all nodes together (an argument of
+    DLRover).
     """
     network_check: Annotated[bool, FLAG] = False
     """The same as `precheck: 1`."""
@@ -339,17 +343,18 @@ class _Health(Model):
     precheck_timeout: Annotated[float, _TIMEOUT] = 300.0
     """Time limit of each test in the node check."""
     precheck_all_pairs: Annotated[bool, FLAG] = False
-    """True: every pair of nodes is tested, to measure all bandwidths; this takes as many rounds as there are nodes."""
+    """True: the node check tests every pair of nodes, to measure all bandwidths; its duration grows with the number of nodes.
+    """
     precheck_only: Annotated[bool, FLAG] = False
     """True: the job ends after the node check, with the result of the check; needs `precheck` 1 or 2."""
     precheck_program: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Your own test program for the node check, with its arguments (docs/guides/node-check.md)."""
     pre_check_ops: Annotated[tuple[PreCheckOp, ...], PRE_CHECK_OPS] = NOTHING
-    """Classes that are called before the training (DLRover's argument; docs/guides/pre-checks.md). A class with `false` is
-    skipped.
+    """Classes that are called before the training (an argument of DLRover; docs/guides/pre-checks.md). A class with `enabled`
+    false is skipped.
     """
     xpu_type: Annotated[str, choice("nvidia", "ascend")] = "nvidia"
-    """Vendor whose tool measures the load of the devices (DLRover's argument)."""
+    """Vendor whose tool measures the load of the devices (an argument of DLRover)."""
 
     @property
     def effective_pre_checks(self) -> tuple[PreCheckOp, ...]:
@@ -385,10 +390,10 @@ class Logs(Model):
     """How the output of each rank is stored."""
 
     dir: Annotated[str, PATH] = ""
-    """Folder of the log files, relative to the job file. Default: the job's own folder."""
+    """Folder of the log files, relative to the folder of the job file. Default: the job's own folder."""
     redirects: Annotated[str, _STREAMS] = "both"
     """Streams that are written to files."""
     tee: Annotated[str, _STREAMS] = "none"
     """Streams that are written to files and printed by the agent, each line with its rank."""
     tail_lines: Annotated[int, whole(1, 200, unit="lines")] = 20
-    """Number of last log lines of a failed worker that the incident contains."""
+    """How many of the last log lines of a failed worker the incident contains."""

@@ -82,7 +82,7 @@ class Resources(Model):
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0
     """Number of GPUs; both the request and the limit."""
     gpu_resource: Annotated[str, RESOURCE] = ""
-    """Resource name of a GPU. Default: `nvidia.com/gpu`, or `huawei.com/Ascend910` with `ascend-npu`."""
+    """Name of the Kubernetes resource for GPUs. Default: `nvidia.com/gpu`, or `huawei.com/Ascend910` with `ascend-npu`."""
     extended: _Extended = Field(default_factory=dict)
     """Amounts of other extended resources, by the name of the resource: `rdma/hca: 1`."""
 
@@ -110,7 +110,9 @@ class NodeGroupFailover(Model):
     label: Annotated[str, WORD] = ""
     """Key of a label of the Kubernetes nodes, such as `topology.kubernetes.io/rack`."""
     timeout: Annotated[float | None, duration(least=30.0)] = None
-    """How long a replacement may stay pending; then all nodes with the same value of the label are replaced. Default: 5m."""
+    """How long the replacement of a node may stay pending; then all nodes with the same value of the label are replaced.
+    Default: 5m.
+    """
 
 
 class _Role(Model):
@@ -131,9 +133,9 @@ class _Role(Model):
     nproc_per_node: Annotated[int, whole(1, MAX_WORKERS, unit="workers")] = 1
     """Number of workers per node."""
     auto_config: Annotated[bool | None, FLAG] = None
-    """True: each node runs one worker per device (DLRover's argument)."""
+    """True: each node runs one worker per device (an argument of DLRover)."""
     accelerator: Annotated[str, choice("nvidia.com/gpu", "ascend-npu", "cpu")] = ""
-    """Kind of the devices (DLRover's argument). Default: `nvidia.com/gpu`."""
+    """Kind of the devices (an argument of DLRover). Default: `nvidia.com/gpu`."""
     numa_affinity: Annotated[str, NUMA] = ""
     """Binds workers to the CPUs near their GPU: `node` (same as `true`), `socket`, `exclusive` or `core-complex`."""
     launch: Annotated[str, choice(ELASTIC, SIMPLE)] = ELASTIC
@@ -153,7 +155,9 @@ class _Role(Model):
     node_group_failover: NodeGroupFailover = NodeGroupFailover()
     """Nodes that are replaced together."""
     process_group: Annotated[bool | None, FLAG] = None
-    """True (default): in an elastic role, torch's process group is created before the function is called."""
+    """True (default): if the entrypoint of an elastic role is a function, Rallypoint creates torch's process group before it
+    calls the function.
+    """
     env: _Environment = Field(default_factory=dict)
     """Environment variables of the workers. Numbers and true/false become strings; null is an error."""
     workdir: Annotated[str, PATH] = ""
@@ -167,9 +171,11 @@ class _Role(Model):
     resources: Resources = Resources()
     """Resources that one node requests; without effect on the backend `local`."""
     instance_resources: InstanceResources = InstanceResources()
-    """Resources that one instance requests. For an elastic role, whole devices are added up in `resources` of its nodes."""
+    """Resources that one instance requests. Each node of an elastic role requests the sum for its workers, unless they share
+    devices.
+    """
     image: Annotated[str, WORD] = ""
-    """Container image. `image` and the fields after it, except `auto_tuning`, apply only to pods."""
+    """Container image. The fields from `image` to `annotations` apply only to pods."""
     image_pull_policy: Annotated[str, choice("Always", "IfNotPresent", "Never")] = ""
     """When the image is pulled. Default as in Kubernetes: `Always` with the tag `:latest`, otherwise `IfNotPresent`."""
     python: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
@@ -197,7 +203,7 @@ class _Role(Model):
     service_account: Annotated[str, WORD] = ""
     """Service account of the pods. Default: none, and the pods get no service account token."""
     coordinator_service_account: Annotated[str, WORD] = ""
-    """Service account of the coordinator (`rallypoint manifests rbac`). Default: `service_account`."""
+    """Service account of the coordinator; `rallypoint manifests rbac` prints its Role. Default: `service_account`."""
     image_pull_secrets: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
     """Names of the Secrets with which the image is pulled."""
     priority_class: Annotated[str, WORD] = ""
@@ -207,11 +213,11 @@ class _Role(Model):
     host_ignore_list: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
     """Hosts on which no pod of the job may run; values of the label `kubernetes.io/hostname`."""
     queue: Annotated[str, WORD] = ""
-    """LocalQueue of Kueue. The first MIN nodes wait for quota together; each further node waits alone."""
+    """Name of a LocalQueue of Kueue. The first MIN nodes of the job wait for quota together; each further node waits alone."""
     queue_priority: Annotated[str, WORD] = ""
-    """Kueue's WorkloadPriorityClass of the job."""
+    """Name of the job's WorkloadPriorityClass in Kueue."""
     termination_grace_period: Annotated[float | None, duration(positive=True)] = None
-    """Grace period of the pods. Default: `recovery.stop_grace_period` plus 15s."""
+    """Time between SIGTERM and SIGKILL when a pod is deleted. Default: `recovery.stop_grace_period` plus 15s."""
     security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
     """Security context of the container; overrides Rallypoint's settings, which the pod security standard `restricted` allows.
     """

@@ -341,7 +341,9 @@ NUMA = Rule(
     read=_read_binding,
     schema={"enum": [True, False, *_BINDINGS]},
 )
-WORD = Rule(kind="text", allowed="a string without white space", read=read_word, schema={"type": "string", "pattern": "^\\S+$"})
+WORD = Rule(
+    kind="string", allowed="a string without white space", read=read_word, schema={"type": "string", "pattern": "^\\S+$"}
+)
 PATH = Rule(kind="path", allowed="a path as a string", read=read_path, schema={"type": "string"})
 ARGUMENT = Rule(
     kind="string or number",
@@ -362,7 +364,7 @@ SCALAR = Rule(
     schema={"type": _SCALAR_TYPES},
 )
 VARIABLE = Rule(
-    kind="variable",
+    kind="variable name",
     allowed="a variable name of letters, digits, '_', '-' and '.', not beginning with a digit",
     read=_read_variable,
     schema={"type": "string", "pattern": f"^(?:{_VARIABLE})$"},

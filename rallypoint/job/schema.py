@@ -39,9 +39,9 @@ _HEAD = """\
 
 # The job file
 
-After reading this page, you can look up every field of a job with its type, default and unit. A job file is YAML or JSON; the
-same document can be a dict or keyword arguments (`load_job`). Unknown fields and values out of range are errors. JSON schema:
-[job.schema.json](job.schema.json).
+After reading this page, you can look up every field of a job with its type, default and unit. A job file is YAML or JSON. In
+Python, `load_job` also accepts a dict or keyword arguments with the same fields. Unknown fields and values out of range are
+errors. JSON schema: [job.schema.json](job.schema.json).
 
 ```yaml
 name: digits
@@ -56,8 +56,8 @@ rendezvous:
   last_call_timeout: 10s
 ```
 
-A job with several roles has the field `roles`, a list or a mapping from name to role. Such a job must not have fields of a
-role at the top level. `labels` and `annotations` at the top level apply to the job and all its pods.
+A job with several roles has the field `roles`, a list or a mapping from name to role. A job with the field `roles`
+must not have fields of a role at the top level. `labels` and `annotations` at the top level apply to the job and all its pods.
 
 ## Values
 
@@ -66,9 +66,9 @@ role at the top level. `labels` and `annotations` at the top level apply to the 
 | duration | `90s`, `1h30m`, `7d`, `300ms`, ISO 8601 without years and months (`PT1M30S`, `P1DT2H`), or \
 a number of seconds; not negative |
 | YAML | `nodes: 1:2` is a range; `1.10`, `0123`, `0x1f`, `on`, `off`, `yes`, `no` and dates are text; \
-only `true` and `false` are booleans; duplicate keys are errors; inside `config`, `1e-5` and `1.5` are numbers |
-| job document | at most 512 KiB, 20,000 values and 64 levels, with aliases and merges expanded |
-| environment value | numbers and booleans become text (`1`, `true`); `null` is an error; the empty value is `''` |
+only `true` and `false` are booleans; duplicate keys are errors; in the field `config`, `1e-5` and `1.5` are numbers |
+| job document | at most 512 KiB; at most 20,000 values and 64 levels, counted after YAML aliases and merges are expanded |
+| environment value | numbers and booleans become text (`1`, `true`); `null` is an error; for an empty value, write `''` |
 | quantity | as in Kubernetes: `500m`, `2`, `1.5`, `8Gi` |
 | path | relative to the folder of the job file (for a dict: to the current folder); `checkpoint_dir` and the script are \
 relative to `workdir`; `~` is the home of the submitting user; URLs such as `s3://bucket/key` are not changed |
@@ -105,6 +105,14 @@ Each label or annotation sets a field of the block `{block}`; if the job also se
 {table}"""
 
 _COLUMNS = "| Field | Type | Default | Unit | Meaning |\n|---|---|---|---|---|"
+
+#: Names of several values of one type.
+_PLURALS = {
+    "mapping": "mappings",
+    "shell command": "shell commands",
+    "string": "strings",
+    "string or number": "strings or numbers",
+}
 
 _SECTIONS: tuple[tuple[str, type[BaseModel]], ...] = (
     ("The job", ElasticJob),
@@ -203,7 +211,7 @@ def _kind(kind: Any, metadata: Iterable[Any] = ()) -> str:
     if origin is Annotated:
         return _kind(arguments[0], arguments[1:])
     if origin is tuple:
-        return f"list of {_kind(arguments[0])}"
+        return f"list of {_PLURALS.get(kind := _kind(arguments[0]), kind)}"
     if origin is dict:
         return f"mapping from {_kind(arguments[0])} to {_kind(arguments[1])}"
     return next(f"[{title}](#{title.lower().replace(' ', '-')})" for title, model in _SECTIONS if model is kind)

@@ -131,7 +131,7 @@ CLOCKS: tuple[Clock, ...] = (
             " -1, nothing happens"
         ),
         actor="the supervisor",
-        wins="the profile `appwrapper` does not use this timer",
+        wins="none; the profile `appwrapper` does not use the pending timer",
     ),
     Clock(
         name="pending-rounds",
@@ -141,12 +141,12 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the replacement pods run",
         then="the supervisor deletes all pods and creates them again in a new attempt",
         actor="the supervisor (only with the profile `mindcluster`)",
-        wins="this timer expires before the pending timer",
+        wins="with the default settings, this timer expires before the pending timer",
     ),
     Clock(
         name="wait-reschedule",
         setting="annotation wait-reschedule-timeout of the job",
-        starts="a node is faulty, and process-level recovery is active",
+        starts="a node is faulty, the label `process-recover-enable` is `on`, and the job has a `recover-strategy`",
         pauses="never",
         ends="no node is faulty or missing",
         then=(
@@ -285,8 +285,8 @@ CLOCKS: tuple[Clock, ...] = (
         then="the action of `health.hang_detection`: a log line, an incident, or a restart of the workers",
         actor="the coordinator",
         wins=(
-            "until a rank makes progress in a new round, this timer runs at least for the warm-up period; proof"
-            " that the ranks cannot continue ends this timer earlier"
+            "until a rank makes progress in a new round, this timer runs at least for"
+            " `fault_tolerance.warmup_grace_period`; proof that the ranks cannot continue ends this timer earlier"
         ),
     ),
     Clock(

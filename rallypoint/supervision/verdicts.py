@@ -348,7 +348,7 @@ def _either(numbers: tuple[int, ...]) -> str:
 
 _TITLES = (
     "Kind of fault",
-    "How Rallypoint detects this kind",
+    "How Rallypoint detects the fault",
     "Answer and budget, if a worker ended",
     "Answer and budget, if a node ended",
 )

@@ -21,11 +21,13 @@ class RecoveryFields(Model):
     """Fields of the block `recovery`."""
 
     save_at_breakpoint: Annotated[bool, FLAG] = False
-    """True: when a worker dies, the agent writes the last snapshot in memory to storage. If the script uses `Checkpoints`, each
-    reported step gets a snapshot.
+    """True: when a worker dies, the agent writes the last snapshot in memory to storage. If the script uses `Checkpoints`,
+    Rallypoint takes a snapshot at each reported step.
     """
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
-    """`ucp`: the agents write the last snapshot to storage before workers restart; `base`: they do not (DLRover's argument)."""
+    """`ucp`: the agents write the last snapshot to storage before workers restart; `base`: they do not (an argument of
+    DLRover).
+    """
     replica_every: Annotated[int | None, whole(2, unit="steps")] = None
     """N: the snapshot of every Nth step is also copied to the memory of another node. Default: no copies."""
     replica_limit: Annotated[str, QUANTITY] = ""

@@ -23,7 +23,7 @@ class RoleFields(Model):
     `auto_tunning`.
     """
     auto_tuning_memory: Annotated[str, QUANTITY] = ""
-    """With `auto_tuning`: memory that a worker may use. Default: the memory of its device."""
+    """With `auto_tuning`: maximum memory that a worker may use. Default: the memory of its device."""
 
 
 #: Fields that the capability adds to blocks of the job document.

@@ -123,26 +123,28 @@ _WAIT = duration(least=30.0, most=270.0)
 
 
 class MindCluster(Model):
-    """Settings of the profile `mindcluster`. Labels and annotations of MindCluster also set them."""
+    """Settings of the profile `mindcluster`. Labels and annotations of MindCluster also set these fields."""
 
     fault_scheduling: Annotated[str, _SCHEDULING] = "off"
     """How pods are deleted after a fault: `grace`: with their grace period; `force`: at once; `off`: not at all."""
     pod_rescheduling: Annotated[bool, FLAG] = False
     """True: only the faulty pods are replaced. The label `pod-rescheduling` sets this field; only its value `on` is true."""
     process_recover: Annotated[str, _RECOVER] = "off"
-    """`on`: a failed process may be restarted without the other processes. `on` is the default if `recover_strategy` is set."""
+    """`on`: a failed process may be restarted without the other processes; `pause`, `off`: it may not. `on` is the default if
+    `recover_strategy` is set.
+    """
     recover_strategy: Annotated[tuple[str, ...], _STRATEGY] = ()
     """Names of the recovery strategies that may be used; their order has no effect."""
     fault_retry_times: Annotated[int, _RETRIES] = 0
-    """Number of restarts after failures of containers. Restarts after hardware faults do not count."""
+    """Maximum number of restarts after failures of containers. Restarts after hardware faults do not count."""
     backoff_limit: Annotated[int, _BACKOFF] = 0
-    """Number of restarts after faults of all kinds (`runPolicy.backoffLimit`); 0: no limit."""
+    """Maximum number of restarts after faults of all kinds (`runPolicy.backoffLimit`); 0: no limit."""
     wait_reschedule_timeout: Annotated[float, _WAIT] = 270.0
     """Time in which a replacement pod must start to run; afterwards, the next recovery strategy is used."""
     grace_over_time: Annotated[float, duration(least=2.0, most=3600.0)] = 900.0
     """Time after which a pod that is still terminating is deleted by force."""
     pending_rounds: Annotated[int, whole(1, unit="checks")] = 12
-    """Number of checks in which a replacement pod may be pending; then all pods are rescheduled."""
+    """All pods are rescheduled if a replacement pod was pending in this number of checks in total."""
     pending_interval: Annotated[float, duration(positive=True)] = 1.0
     """Time between two checks for pending replacement pods."""
     elastic_wait: Annotated[float, duration()] = 20.0
@@ -150,20 +152,22 @@ class MindCluster(Model):
     role, minus 10s.
     """
     graceful_tolerance: Annotated[bool, FLAG] = False
-    """True: every fault reschedules the whole job, as in jobs with MindCluster's graceful fault tolerance."""
+    """True: MindCluster's graceful fault tolerance is on. If `process_recover` is also `on`, every fault reschedules the whole
+    job.
+    """
     reset_file: Annotated[str, _RESET_FILE] = Scheduling.reset_file
-    """Path of MindCluster's reset file in the pod; an entry in this file can enable `graceful_tolerance`."""
+    """Path of MindCluster's reset file in the pod; an entry in this file can also switch graceful fault tolerance on."""
     never_upgrade: Annotated[bool, FLAG] = False
     """True: if replacement pods stay pending, only these pods are rescheduled, never the whole job."""
     framework: Annotated[str, _FRAMEWORK] = "pytorch"
     """Framework whose environment variables the workers get. The label `framework` sets this field."""
     variables: Annotated[str, choice(*(variant.value for variant in Variant))] = Variant.DOCUMENTED.value
-    """Source of the workers' environment variables: MindCluster's documentation, or the code of its operator; they differ for
-    the strategy `exit` and the watchdog.
+    """Source of the workers' environment variables: `documented`: MindCluster's documentation; `operator`: the code of
+    MindCluster's operator. The two differ in the variables for the strategy `exit` and for the watchdog of collectives.
     """
     hot_reset: Annotated[int, _HOT_RESET] = -1
-    """The device plugin's setting hotReset (`2`: offline recovery). Rallypoint checks and stores the value, but resets no
-    devices.
+    """Value of hotReset, a setting of MindCluster's device plugin (`2`: offline recovery of devices). Rallypoint checks and
+    stores the value, but resets no devices.
     """
 
 
@@ -186,7 +190,7 @@ def _read_path(text: str) -> bool:
 
 LABELS: Mapping[str, Key] = {
     "fault-scheduling": _ruled("fault_scheduling", _SCHEDULING),
-    "pod-rescheduling": Key(field="pod_rescheduling", allowed="on, or any other value for off", read=lambda text: text == "on"),
+    "pod-rescheduling": Key(field="pod_rescheduling", allowed="on; any other value means off", read=lambda text: text == "on"),
     "process-recover-enable": _ruled("process_recover", _RECOVER),
     "fault-retry-times": _ruled("fault_retry_times", _RETRIES),
     # Many a job has a label of this name: it chooses no profile, and is read where another word did.
@@ -197,7 +201,9 @@ ANNOTATIONS: Mapping[str, Key] = {
     "wait-reschedule-timeout": Key(
         field="wait_reschedule_timeout", allowed="a whole number of seconds from 30 to 270", read=_read_wait
     ),
-    "huawei.com/recover_policy_path": Key(field="never_upgrade", allowed="pod, or omit the annotation", read=_read_path),
+    "huawei.com/recover_policy_path": Key(
+        field="never_upgrade", allowed="pod; otherwise, omit the annotation", read=_read_path
+    ),
 }
 
 
@@ -302,7 +308,7 @@ class Fields(Model):
     """The field of the job for the block."""
 
     mindcluster: MindCluster = MindCluster()
-    """Settings of the profile `mindcluster`, which labels and annotations of MindCluster also set."""
+    """Settings of the profile `mindcluster`; labels and annotations of MindCluster also set these fields."""
 
 
 BLOCK, MODEL = "mindcluster", MindCluster

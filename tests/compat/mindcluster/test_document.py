@@ -101,7 +101,7 @@ def test_the_order_of_strategies_means_nothing(words, comma):
             id="an unknown strategy",
         ),
         pytest.param(
-            "annotations", "huawei.com/recover_policy_path", "job", "pod, or omit the annotation", id="an unknown path"
+            "annotations", "huawei.com/recover_policy_path", "job", "pod; otherwise, omit the annotation", id="an unknown path"
         ),
     ],
 )

@@ -62,7 +62,9 @@ class Site:
             value = getattr(self, field)
             if value and field not in KINDS[self.kind]:
                 allowed = ", ".join(KINDS[self.kind])
-                raise SiteError(field, f"{value!r} is not allowed with backend {self.kind}; this backend has only {allowed}")
+                raise SiteError(
+                    field, f"{value!r} is not allowed with backend {self.kind}; settings of this backend: {allowed}"
+                )
         if self.namespace and not re.fullmatch(NAMESPACE, self.namespace):
             raise SiteError("namespace", f"{self.namespace!r} is not allowed; expected {NAMESPACE_ALLOWED}")
 

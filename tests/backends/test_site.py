@@ -20,13 +20,13 @@ from rallypoint.wire.env import HOME
         pytest.param(
             {"namespace": "team-a"},
             "namespace",
-            "'team-a' is not allowed with backend local; this backend has only home",
+            "'team-a' is not allowed with backend local; settings of this backend: home",
             id="a namespace of this machine",
         ),
         pytest.param(
             {"kind": "kubernetes", "home": "/data"},
             "home",
-            "'/data' is not allowed with backend kubernetes; this backend has only namespace, context, kubeconfig",
+            "'/data' is not allowed with backend kubernetes; settings of this backend: namespace, context, kubeconfig",
             id="a folder of a cluster",
         ),
     ],

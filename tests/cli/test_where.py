@@ -68,13 +68,13 @@ def test_the_environment_names_the_backend(run, place, monkeypatch):
         pytest.param(
             ("status", "--namespace", "a"),
             "",
-            "--namespace: 'a' is not allowed with backend local; this backend has only home",
+            "--namespace: 'a' is not allowed with backend local; settings of this backend: home",
             id="a namespace of this machine",
         ),
         pytest.param(
             ("status", *CLUSTER, "--home", "/data"),
             "",
-            "--home: '/data' is not allowed with backend kubernetes; this backend has only namespace, context, kubeconfig",
+            "--home: '/data' is not allowed with backend kubernetes; settings of this backend: namespace, context, kubeconfig",
             id="a folder of a cluster",
         ),
         pytest.param(

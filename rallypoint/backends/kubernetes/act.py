@@ -218,11 +218,13 @@ class Actor:
             self._cluster.cache.pods.put(await self._cluster.patch("pods", pod.name, change, MERGE_PATCH))
         except ApiError as error:
             if error.status == 403 and not self._closing_forbidden:
+                namespace, reason = self._cluster.namespace, error.said
                 log.warning(
                     "namespace=%s: no permission to patch pods, so the supervisor cannot inform Kueue about the end of a pod "
                     "group (%s). Kueue frees the quota of the group when all pods of the group are deleted. `rallypoint "
                     "manifests rbac --queues` prints the Role that lets supervisors patch pods",
-                    *(self._cluster.namespace, error.said),
+                    namespace,
+                    reason,
                 )
                 self._closing_forbidden = True
             elif error.status not in (403, 404, 409):

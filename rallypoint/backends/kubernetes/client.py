@@ -120,12 +120,12 @@ class KubeApi:
     async def time(self) -> float:
         """Read the date of an answer that no pod can have given."""
         answer, _ = await self._ask("GET", "/version", None, None, {"Content-Type": "application/json"}, _TIMEOUT)
-        told = answer.headers.get("Date", "")
+        date = answer.headers.get("Date", "")
         try:
-            return parsedate_to_datetime(told).timestamp()
+            return parsedate_to_datetime(date).timestamp()
         except ValueError as error:
             raise ApiError(
-                "GET /version", status=502, said=f"the Date header in the response of the API server is invalid: {told!r}"
+                "GET /version", status=502, said=f"the Date header in the response of the API server is invalid: {date!r}"
             ) from error
 
     async def _ask(

@@ -125,11 +125,11 @@ class Machines:
             found = parse(await self._cluster.api.request("GET", path), f"GET {path}")
         except ApiError as error:
             if error.status == 403:
-                self._refused = True
+                self._refused, reason = True, error.said
                 log.warning(
-                    "no permission to read the Leases of Kubernetes nodes (%s), so lost nodes are detected later; "
+                    "no permission to read the Leases of Kubernetes nodes (%s), so lost Kubernetes nodes are detected later; "
                     "`rallypoint manifests rbac --nodes` prints the required ClusterRole",
-                    error.said,
+                    reason,
                 )
             elif error.status != 404:
                 raise

@@ -66,7 +66,8 @@ async def _answers(api: Api) -> None:
         await api.request("GET", "/version")
     except ApiError as error:
         if error.status == 401:
-            raise BackendError(f"the API server rejected the credentials; log in again ({error.said or error})") from error
+            reason = error.said or error
+            raise BackendError(f"the API server rejected the credentials; log in again ({reason})") from error
         if error.status != 403:  # some clusters do not tell their version
             raise
 
@@ -79,7 +80,8 @@ async def _namespace(cluster: Cluster) -> str:
         if error.status == 404:
             return f"namespace: {cluster.namespace!r} not found on this cluster; create it or choose another"
         if error.status == 401:
-            raise BackendError(f"the API server rejected the credentials; log in again ({error.said or error})") from error
+            reason = error.said or error
+            raise BackendError(f"the API server rejected the credentials; log in again ({reason})") from error
         if error.status != 403:
             raise
     return ""

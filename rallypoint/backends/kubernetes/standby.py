@@ -77,12 +77,8 @@ async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, 
         if not lost and (found.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             return
         await cluster.delete("pods", name, uid=found["metadata"]["uid"], grace=0)
-        log.info(
-            "job=%s: deleted the standby supervisor pod %s: %s",
-            job,
-            name,
-            f"machine {host} is lost" if lost else "the pod has ended",
-        )
+        reason = f"host {host} is lost" if lost else "the pod has ended"
+        log.info("job=%s: deleted the standby supervisor pod %s, because %s", job, name, reason)
     own = await cluster.get("pods", mine)
     if own is None:
         return

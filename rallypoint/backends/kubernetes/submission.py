@@ -47,8 +47,9 @@ def samples(blueprint: Blueprint) -> Iterator[dict[str, Any]]:
     """Yield one object of each sort: nodes of one role differ by number alone, and so do the pods of a simple role."""
     seen = set()
     for manifest in blueprint.objects:
-        if manifest.get("kind") not in KINDS:
-            raise SubmitError(f"objects: kind {manifest.get('kind')!r} is not allowed; expected one of {', '.join(KINDS)}")
+        kind = manifest.get("kind")
+        if kind not in KINDS:
+            raise SubmitError(f"objects: kind {kind!r} is not allowed; expected one of {', '.join(KINDS)}")
         its = manifest["metadata"]["labels"]
         sort = (its.get(JOB), its[PART], its.get(PLACE), manifest["kind"])
         if sort not in seen:

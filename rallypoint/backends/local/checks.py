@@ -128,9 +128,9 @@ def _check_entrypoint(plan: Plan) -> None:
     if plan.entry is Entry.SCRIPT:
         path = (workdir / plan.entrypoint).absolute()
         if not path.is_file():
-            what = "the path is a folder, not a script" if path.is_dir() else "file not found"
+            reason = "the path is a folder, not a script" if path.is_dir() else "file not found"
             raise SubmitError(
-                f"entrypoint: cannot run script {path}: {what}; relative paths start from workdir ({workdir.absolute()})"
+                f"entrypoint: cannot run script {path}: {reason}; relative paths start from workdir ({workdir.absolute()})"
             )
     if plan.entry is Entry.COMMAND:
         search = plan.env.get("PATH", os.environ.get("PATH", os.defpath))

@@ -31,8 +31,11 @@ def open_regular(path: str, flags: int) -> int:
     found = os.fstat(descriptor)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
         os.close(descriptor)
-        problem = "it is not a regular file, or it has several hard links; delete the file"
-        raise OSError(errno.ENXIO, f"cannot open the file for writing: {problem}", path)
+        raise OSError(
+            errno.ENXIO,
+            "cannot open the file for writing: it is not a regular file, or it has several hard links; delete the file",
+            path,
+        )
     return descriptor
 
 

@@ -112,9 +112,9 @@ def stored_from(data: Any) -> Stored | None:
     if data is None:
         return None
     text = json.dumps(data["record"])
-    if reason := excess(text.encode()):
+    if amount := excess(text.encode()):
         raise BackendError(
-            f"cannot read the job record in the response of the ledger: the record is too large: it has {reason}"
+            f"cannot read the job record in the response of the ledger: the record is too large: it has {amount}"
         )
     record = JobRecord.from_json(text)
     return Stored(record=record, plan=codec.from_json(Plan, data["plan"]), version=str(data["version"]))

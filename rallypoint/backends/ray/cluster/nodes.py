@@ -350,9 +350,10 @@ class Nodes:
 
 def placement_of(folder: JobFolder) -> Placement:
     """Return the placement of a job; raises `ActionError`."""
-    found = read_optional(Placement, folder.path / FILE)
+    path = folder.path / FILE
+    found = read_optional(Placement, path)
     if found is None:
-        raise ActionError(f"{folder.path / FILE}: the file with the placement of the job is missing", fatal=True)
+        raise ActionError(f"{path}: the file with the placement of the job is missing", fatal=True)
     return found
 
 

@@ -44,7 +44,7 @@ def match_priority(parent: int, setting: str | None) -> None:
         log.warning(
             "this actor and its child processes have a lower priority than the raylet, because Ray has added to their niceness"
             " and the actor has no permission to lower it (CAP_SYS_NICE); start the Ray nodes with %s=0"
-            " niceness=%d raylet_niceness=%d",
+            " (niceness of the actor: %d, of the raylet: %d)",
             SETTING,
             os.getpriority(os.PRIO_PROCESS, 0),
             wanted,

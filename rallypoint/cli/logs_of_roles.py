@@ -76,8 +76,10 @@ async def role_lines(backend: Backend, stored: Stored, what: Wanted) -> AsyncIte
 def _chosen(stored: Stored, what: Wanted) -> tuple[RolePlan, ...]:
     roles, name = role_plans(stored.plan), stored.plan.name
     if what.role and what.role not in {role.name for role in roles}:
-        there = f"expected one of {', '.join(role.name for role in roles)}" if roles else "the job has one role; omit --role"
-        raise RoleError(f"--role {what.role} is not allowed for job {name}; {there}")
+        if not roles:
+            raise RoleError(f"--role {what.role} is not allowed for job {name}, which has one role; omit --role")
+        known = ", ".join(role.name for role in roles)
+        raise RoleError(f"--role {what.role} is not allowed for job {name}; expected one of {known}")
     if what.rank is not None and not what.role:
         raise RoleError(f"--rank {what.rank} requires --role, because job {name} has several roles")
     chosen = tuple(role for role in roles if what.role in ("", role.name))

@@ -106,7 +106,7 @@ def _network_policy(args: argparse.Namespace) -> int:
     from rallypoint.job.document import write_yaml  # noqa: PLC0415
 
     if not args.job:
-        raise RallypointError("--job: is missing; network-policy needs the name of each job whose pods may connect")
+        raise RallypointError("--job: is missing; expected the name of the job whose pods may connect to each other")
     policies = network_policies(args.jobs_in, args.job, api_server=args.api_server)
     print("---\n".join(write_yaml(item) for item in policies), end="")
     if not args.api_server:

@@ -179,7 +179,7 @@ def natural(text: str) -> int:
     except ValueError:
         number = -1
     if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a whole number, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a whole number, 0 or more, for this option")
     return number
 
 

@@ -77,7 +77,7 @@ def _seconds(text: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected seconds, 0 or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a timeout in seconds, 0 or more")
     return seconds
 
 

@@ -137,7 +137,7 @@ def _changed(policy: Policy, changes: Mapping[str, Any], path: str, warnings: li
             raise WireError(
                 f"{path}.{field}",
                 changes[field],
-                f"{value!r}, because an annotation in the same mapping sets this field to {value!r}; remove one of them",
+                f"no value, because an annotation in the same mapping sets this field to {value!r}",
             )
         plain[field] = value
     changed = codec.from_json(Policy, plain, path=path)

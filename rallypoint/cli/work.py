@@ -42,10 +42,10 @@ def drawn(backend: Backend, args: argparse.Namespace, *, orphan_policy: str | No
     settings = isinstance(document, Mapping) and {"jobName", "containerImage"} <= document.keys()
     if here and (manifest or settings or kind not in {None, Kind.PODS}):
         what = f"--kind {args.kind}" if args.kind is not None else f"{args.file}"
-        raise KindError(f"{what}: requires a Kubernetes cluster with the controller of this kind; add --backend kubernetes")
+        raise KindError(f"{what}: this kind of job runs only on Kubernetes; add --backend kubernetes")
     if args.arguments.keys() - {"platform"} and (manifest or (settings and kind is not Kind.PODS)):
         flags = ", ".join(WORDS[name].flag for name in args.arguments)
-        raise KindError(f"{flags}: {args.file} is not a job file; use --set to change a manifest")
+        raise KindError(f"{flags}: only allowed with a job file, and {args.file} is a manifest; use --set to change a manifest")
     # Only a cluster has kinds.
     cluster: Any = backend
     blueprint: Blueprint

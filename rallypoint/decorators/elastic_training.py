@@ -48,8 +48,9 @@ class _ElasticTrainingDecoratedOperator(DecoratedOperator, ElasticTrainingOperat
         self._builds = _is_builder(kwargs.get("python_callable"))
         for field in (*_TAKEN, "job") if self._builds else _TAKEN:
             if kwargs.get(field) is not None:
-                why = "returns the job" if self._builds else "is the entrypoint"
-                raise OptionError(field, kwargs[field], f"no value with @task.elastic_training, because the function {why}")
+                if self._builds:
+                    raise OptionError(field, kwargs[field], "no value, because the decorated function returns the job")
+                raise OptionError(field, kwargs[field], "no value, because the decorated function is the entrypoint")
         super().__init__(**kwargs)
 
     def build_work(self, context: Context) -> ElasticJob | FunctionJob:

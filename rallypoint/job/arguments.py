@@ -118,7 +118,7 @@ def field_rule(field: Field) -> Rule:
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
         raise LookupError(
-            f"{block}.{name}: no validation rule is declared for this field, so no argument can set it; declare a Rule"
+            f"{block}.{name}: no argument can set this field of the job, because it has no Rule; annotate the field with a Rule"
         )
     return rule
 
@@ -142,9 +142,9 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
         try:
             written = rule.write(rule.read(text))
         except RefusedError:
-            raise RefusedError(f"{rule.allowed} for the key {key}; it is {text!r}") from None
+            raise RefusedError(f"{rule.allowed} for the key {key}, not {text!r}") from None
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"the same value as {key}, which is {text!r}: both set {'.'.join(filter(None, field))}")
+            raise RefusedError(f"the value of {key} ({text!r}), because both keys set {'.'.join(filter(None, field))}")
     return found
 
 

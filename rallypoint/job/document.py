@@ -239,7 +239,7 @@ def _expanded(node: yaml.Node, known: dict[int, tuple[int, int]], around: set[in
     if isinstance(node, yaml.ScalarNode):
         return 1, len(node.value)
     if id(node) in around:
-        raise JobError([Problem(path="job", text="cannot be read; an alias refers to its own parent")])
+        raise JobError([Problem(path="job", text="cannot be read; a YAML alias refers to its own parent")])
     if id(node) not in known:
         around.add(id(node))
         inside = itertools.chain(*node.value) if isinstance(node, yaml.MappingNode) else node.value

@@ -95,7 +95,7 @@ def _signal(item: object) -> int:
 def _read_pattern(value: object) -> str:
     text = read_text(value)
     if len(text) > PATTERN_LENGTH:
-        raise RefusedError(f"a regular expression of at most {PATTERN_LENGTH} characters; this one has {len(text)}")
+        raise RefusedError(f"a regular expression of at most {PATTERN_LENGTH} characters, not {len(text)} characters")
     try:
         re.compile(text)
     except (re.error, OverflowError, RecursionError) as error:

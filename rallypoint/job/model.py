@@ -59,18 +59,18 @@ def _problem(details: ErrorDetails, root: type[BaseModel], shape: Shape) -> Prob
         return _refused(details, shape.place(steps))
     if details["type"] in {"extra_forbidden", "invalid_key"}:
         return _unknown(steps, root, shape)
-    path = dotted(shape.place(steps))
+    path, value, allowed = dotted(shape.place(steps)), details["input"], _allowed(steps, root)
     if details["type"] == "missing":
-        return Problem(path=path, text=f"is missing; expected {_allowed(steps, root)}")
-    return Problem(path=path, text=f"{show(details['input'])} is not allowed; expected {_allowed(steps, root)}")
+        return Problem(path=path, text=f"is missing; expected {allowed}")
+    return Problem(path=path, text=f"{show(value)} is not allowed; expected {allowed}")
 
 
 def _refused(details: ErrorDetails, place: tuple[Step, ...]) -> Problem:
     context = details.get("ctx", {})
     at = context["at"]
     value = details["input"] if context["value"] is None else context["value"]
-    path = dotted((*place, at) if at else place)
-    return Problem(path=path, text=f"{show(value)} is not allowed; expected {context['allowed']}")
+    path, allowed = dotted((*place, at) if at else place), context["allowed"]
+    return Problem(path=path, text=f"{show(value)} is not allowed; expected {allowed}")
 
 
 def _unknown(steps: tuple[Step, ...], root: type[BaseModel], shape: Shape) -> Problem:

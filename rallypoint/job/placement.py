@@ -145,7 +145,8 @@ def _unequal(path: str, roles: Mapping[str, Members]) -> Iterator[Problem]:
         told = " and ".join(f"{name} ({number})" for name, number in numbers.items())
         yield Problem(
             path=path,
-            text=f"roles {told} have different numbers of groups (total / per_group); expected the same number in each role",
+            text=f"roles {told} have different numbers of groups (total divided by per_group); expected the same "
+            "number in each role",
         )
 
 

@@ -49,5 +49,5 @@ def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespa
         raise JobError(wrong)
 
 
-def _elsewhere(path: str, value: str, told: str) -> Problem:
-    return Problem(path=path, text=f"{show(value)} is not allowed, because {told}")
+def _elsewhere(path: str, value: str, reason: str) -> Problem:
+    return Problem(path=path, text=f"{show(value)} is not allowed, because {reason}")

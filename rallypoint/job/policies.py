@@ -58,7 +58,9 @@ __all__ = [
 ]
 
 _CLASS = re.compile(r"[^\W\d]\w*")
-_ALLOWED = 'a list of (module, class, true or false), such as [("my.checks", "DiskCheck", True)]; false bypasses the operator'
+_ALLOWED = (
+    'a list of (module, class, enabled), such as [("my.checks", "DiskCheck", True)]; a class whose enabled is false is skipped'
+)
 
 #: DLRover's default: an operator without effect.
 NOTHING = (PreCheckOp(module=BUILT_IN_MODULE, name=NO_PRE_CHECK),)
@@ -89,16 +91,18 @@ def _entry(entry: object, index: int) -> PreCheckOp:
     if isinstance(entry, PreCheckOp):
         return entry
     if not isinstance(entry, (list, tuple)) or len(entry) != 3:
-        raise RefusedError(f"{_ALLOWED}. Entry {index} is {entry!r}")
+        raise RefusedError(f"{_ALLOWED}. Entry {index} of the list is {entry!r}")
     module, name, enabled = entry
     if not isinstance(module, str) or not MODULE.fullmatch(module):
-        raise RefusedError(f"{_ALLOWED}. The module of entry {index} is {module!r}, not a dotted name")
+        raise RefusedError(f"{_ALLOWED}. Entry {index} of the list has the module {module!r}, which is not a dotted name")
     if not isinstance(name, str) or not _CLASS.fullmatch(name):
-        raise RefusedError(f"{_ALLOWED}. The class of entry {index} is {name!r}, not a name")
+        raise RefusedError(f"{_ALLOWED}. Entry {index} of the list has the class {name!r}, which is not a class name")
     try:
         return PreCheckOp(module=module, name=name, enabled=read_flag(enabled))
     except RefusedError:
-        raise RefusedError(f"{_ALLOWED}. The last item of entry {index} is {enabled!r}") from None
+        raise RefusedError(
+            f"{_ALLOWED}. Entry {index} of the list has {enabled!r} as enabled, which must be true or false"
+        ) from None
 
 
 PRE_CHECK_OPS = Rule(

@@ -271,7 +271,7 @@ def _read_config(value: Any) -> dict[str, Any]:
     copied: dict[str, Any] = _read_json(value, _DEEPEST)
     size = len(json.dumps(copied))
     if size > CONFIG_LIMIT:
-        raise RefusedError(f"at most {CONFIG_LIMIT} characters of JSON, not {size}")
+        raise RefusedError(f"at most {CONFIG_LIMIT} characters of JSON, not {size} characters")
     return copied
 
 

@@ -134,7 +134,8 @@ def _said(job: JobFields) -> tuple[list[_Said], list[Problem]]:
                 try:
                     said.append(_say(where, key, text, spec.BLOCK, keys[key].field, keys[key].read(text)))
                 except RefusedError as error:
-                    told = f"{show(text)} is not allowed; expected {str(error) or keys[key].allowed}"
+                    allowed = str(error) or keys[key].allowed
+                    told = f"{show(text)} is not allowed; expected {allowed}"
                     wrong.append(Problem(path=dotted((where, key)), text=told))
     return said, wrong
 
@@ -276,16 +277,16 @@ def _not_in_profile(job: JobFields, place: Place) -> list[Problem]:
 def _not_in_appwrapper(job: JobFields, place: Place) -> Iterator[Problem]:
     for index, role in enumerate(job.roles):
         if role.nodes.min != role.nodes.max:
-            told = "one number of nodes, because profile appwrapper has a fixed size"
-            path = dotted(place(("roles", index, "nodes")))
-            yield Problem(path=path, text=f"{show(write_nodes(role.nodes))} is not allowed; expected {told}")
-    for path, told in (
+            path, value = dotted(place(("roles", index, "nodes"))), write_nodes(role.nodes)
+            allowed = "one number of nodes, because profile appwrapper has a fixed size"
+            yield Problem(path=path, text=f"{show(value)} is not allowed; expected {allowed}")
+    for path, allowed in (
         ("recovery.node_replacements", "0 with profile appwrapper, which replaces no nodes"),
         ("fault_tolerance.pending_fail_strategy", "-1 with profile appwrapper, whose warm-up clock limits pending nodes"),
     ):
         chosen = _choice(job, path, defaults_of(job.profile, job)[path])
         if chosen.value != chosen.default:
-            yield Problem(path=path, text=f"{show(chosen.value)} is not allowed; expected {told}")
+            yield Problem(path=path, text=f"{show(chosen.value)} is not allowed; expected {allowed}")
 
 
 def _without_effect(job: JobFields, spec: ProfileSpec) -> Iterator[Problem]:

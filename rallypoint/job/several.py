@@ -77,7 +77,8 @@ def _path(roles: Iterable[Role], place: Place, name: str, rest: tuple[Step, ...]
 def _nothing_to_wait_for(roles: Mapping[str, Role]) -> Problem:
     if not any(counts(role)[0] for role in roles.values()):
         return Problem(path="roles", text="no role has an instance; expected at least one role with a total of 1 or more")
-    return Problem(path="roles", text="no role with instances is a driver; expected at least one, or the job never ends")
+    told = "no role with instances has driver: true; expected at least one, because the job ends when these roles have ended"
+    return Problem(path="roles", text=told)
 
 
 def _settled(

@@ -75,7 +75,7 @@ def _named(name: Any, role: Any) -> Any:
     if role.get("name", name) != name:
         raise _refuse(
             f"{_ROLES}.{name}.name",
-            f"{show(role['name'])} is not allowed; expected no name, because the key {name!r} is the name of the role",
+            f"{show(role['name'])} is not allowed; expected no name in a role whose key in roles is its name ({name!r})",
         )
     return {"name": name, **role}
 

@@ -228,7 +228,8 @@ def _read(
     try:
         return [_Said(argument=argument, path=path, written=value, fields=read(value))], []
     except RefusedError as error:
-        return [], [Problem(path=path, text=f"{show(value)} is not allowed; expected {str(error) or argument.rule.allowed}")]
+        allowed = str(error) or argument.rule.allowed
+        return [], [Problem(path=path, text=f"{show(value)} is not allowed; expected {allowed}")]
 
 
 def _twice(found: list[_Said]) -> Iterator[Problem]:
@@ -238,11 +239,9 @@ def _twice(found: list[_Said]) -> Iterator[Problem]:
         for at, value in item.fields.items():
             known = first.setdefault(at, item)
             if known.fields[at] != value:
-                told = (
-                    f"the same value as {known.path} ({show(known.written)}); both are spellings of one argument, set "
-                    "one of them"
-                )
-                yield Problem(path=item.path, text=f"{show(item.written)} is not allowed; expected {told}")
+                allowed = f"the same value as {known.path} ({show(known.written)})"
+                told = "both are spellings of one argument, set one of them"
+                yield Problem(path=item.path, text=f"{show(item.written)} is not allowed; expected {allowed}; {told}")
                 break
 
 

@@ -241,7 +241,8 @@ class JobOwner(TellsLineage, PlacedOperator):
             return self._at(claim, do, context=context, publication=_publication(context, claim))
         except AirflowTaskTimeout:
             # Usually the deadline of the claim expires first; this covers an event loop that was too busy.
-            self.log.warning("Job %s did not end within execution_timeout; %s", claim.name, self._time_out(claim))
+            action = self._time_out(claim)
+            self.log.warning("Job %s did not end within execution_timeout; %s", claim.name, action)
             raise
 
     def _defer(self, claim: Claim) -> NoReturn:

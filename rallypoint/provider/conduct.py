@@ -163,8 +163,8 @@ async def time_out(post: Post) -> str:
     """Request the deletion of the job after a timeout of the task; a finished job is kept. Return a phrase about the action."""
     if await _has_ended(post):
         await post.hand_over()
-        return "it has ended and its result is kept"
-    return "it is being deleted" if await cancel(post) else "the task did not change it"
+        return "the job ended later, and its result is kept"
+    return "the job is being deleted" if await cancel(post) else "the task did not change the job"
 
 
 async def _wait(post: Post) -> Ending:

@@ -66,11 +66,11 @@ async def give_up(trigger: Deferred) -> None:
     """Delete the job if its task was stopped."""
     state = await trigger.ask_state()
     if not may_cancel(state):
-        trigger.log.info("Task state is %r; job %s continues", state, trigger.claim.name)
+        trigger.log.info("Job %s continues, because its Airflow task is in state %r", trigger.claim.name, state)
         return
     async with _post(trigger) as post:
         if await cancel(post):
-            trigger.log.info("Task state is %r; deleting job %s", state, trigger.claim.name)
+            trigger.log.info("Deleting job %s, because its Airflow task is in state %r", trigger.claim.name, state)
 
 
 @contextlib.asynccontextmanager

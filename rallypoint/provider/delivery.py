@@ -61,7 +61,7 @@ def _first_deliverable(candidates: Iterator[Any]) -> dict[str, Any]:
             size = len(json.dumps(event, allow_nan=False))
         except Exception as error:  # noqa: BLE001  whatever a value may raise: the next candidate holds less of it
             # Not the error's text: it may raise as well.
-            log.warning("cannot serialize a trigger event (%s); trying a smaller event", type(error).__name__)
+            log.warning("cannot convert a trigger event to JSON (%s); trying an event with fewer values", type(error).__name__)
             continue
         if size <= EVENT_LIMIT:
             break

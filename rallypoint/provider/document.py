@@ -124,5 +124,5 @@ def _parse(text: Any, *, json: bool = False) -> Any:
 def _mapping(document: Any, field: str) -> dict[str, Any]:
     if isinstance(document, Mapping):
         return dict(document)
-    what = _HOLDS.get(field, "a mapping")
-    raise JobError([Problem(path=field, text=f"{show(document)} is not allowed; expected {what}")])
+    allowed = _HOLDS.get(field, "a mapping")
+    raise JobError([Problem(path=field, text=f"{show(document)} is not allowed; expected {allowed}")])

@@ -41,9 +41,11 @@ class FunctionJob:
         """Content of the file. Raises `JobError` for more than `FUNCTION_LIMIT` bytes."""
         text = codec.dumps(self.function)
         if len(text.encode()) > FUNCTION_LIMIT:
-            size = f"{len(text.encode())} bytes (pickled with its data)"
-            allowed = f"at most {FUNCTION_LIMIT} bytes; read large data from a disk instead"
-            raise _wrong("python_callable", f"function {self.function.name}: {size} is not allowed; expected {allowed}")
+            raise _wrong(
+                "python_callable",
+                f"function {self.function.name}: has {len(text.encode())} bytes, pickled with its data; expected at most "
+                f"{FUNCTION_LIMIT} bytes; read large data from a disk instead",
+            )
         return text
 
 

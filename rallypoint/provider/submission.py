@@ -217,9 +217,9 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
             continue
         try:
             if await cancel(post):
-                post.log.info("Task state is %r; deleting job %s", state, name)
+                post.log.info("Deleting job %s, because its Airflow task is in state %r", name, state)
         except Exception:
-            post.log.exception("Cannot request the deletion of job %s, whose task is now %r", name, state)
+            post.log.exception("Cannot request the deletion of job %s, whose Airflow task is in state %r", name, state)
 
 
 async def _note_cleared(post: Post) -> None:

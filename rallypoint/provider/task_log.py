@@ -86,7 +86,7 @@ async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> 
     if not last:
         return
     texts = await asyncio.to_thread(_texts, last, await _mask(backend, name))
-    log.info("::group::%s", f"Last {len(last)} lines of rank {rank}, which failed first")
+    log.info("::group::%s", f"Last {len(last)} output lines of rank {rank}, which failed first")
     for text in texts:
         log.info("%s", text)
         if len(text) > _LONG:

@@ -139,4 +139,4 @@ def test_a_wrong_timeout_is_wrong_usage(run: Any, capsys: Any) -> None:
     """It names the value and what is allowed."""
     with pytest.raises(SystemExit):
         run("pause", "digits", "--timeout", "soon")
-    assert ("'soon' is not allowed; expected seconds, 0 or more") in capsys.readouterr().err
+    assert ("'soon' is not allowed; expected a timeout in seconds, 0 or more") in capsys.readouterr().err

@@ -92,7 +92,12 @@ def test_a_setting_changes_the_file(draw, document, setting):
         pytest.param(MANIFEST, {"kind": "pods"}, "--kind pods: .* is a manifest", id="a manifest as pods"),
         pytest.param(MANIFEST, {"here": True}, "add --backend kubernetes", id="a manifest on this machine"),
         pytest.param(SETTINGS, {"here": True}, "add --backend kubernetes", id="settings on this machine"),
-        pytest.param(JOB, {"here": True, "kind": "appwrapper"}, "--kind appwrapper: requires a Kubernetes", id="a kind here"),
+        pytest.param(
+            JOB,
+            {"here": True, "kind": "appwrapper"},
+            "--kind appwrapper: this kind of job runs only on Kubernetes",
+            id="a kind here",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(draw, document, words, said):

@@ -212,7 +212,7 @@ def test_merge_keys_work(job_file):
             "job: cannot be read; with all YAML aliases expanded, the document exceeds 524288 bytes",
             id="long aliases",
         ),
-        pytest.param("job.yaml", "a: &a [*a]", "job: cannot be read; an alias refers to its own parent", id="a cycle"),
+        pytest.param("job.yaml", "a: &a [*a]", "job: cannot be read; a YAML alias refers to its own parent", id="a cycle"),
         pytest.param("job.json", '{"name": NaN}', "job: is not valid JSON; NaN is not a JSON value", id="not a number in JSON"),
         pytest.param("job.yaml", b"name: \xff\n", "job: cannot be read; the file is not valid UTF-8 text", id="not UTF-8"),
         pytest.param(

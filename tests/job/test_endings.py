@@ -154,7 +154,7 @@ def test_long_patterns_and_long_lists_of_rules_are_refused_with_their_length():
     rule = {"exit_code": 1, "answer": "fail-now"}
 
     assert text_of(fault_tolerance={"rules": [long]}).endswith(
-        "expected a regular expression of at most 1000 characters; this one has 1001"
+        "expected a regular expression of at most 1000 characters, not 1001 characters"
     )
     assert text_of(fault_tolerance={"rules": [rule] * 101}).endswith("expected at most 100 rules; there are 101")
     assert len(plan_of(fault_tolerance={"rules": [rule] * 100}).failures.end_rules) == 100

@@ -20,7 +20,9 @@ HEALTH = (
     "network_check, comm_perf_test, exclude_straggler, "
     "precheck_timeout, precheck_all_pairs, precheck_only, precheck_program, pre_check_ops, xpu_type, metrics_port"
 )
-OPS = 'a list of (module, class, true or false), such as [("my.checks", "DiskCheck", True)]; false bypasses the operator'
+OPS = (
+    'a list of (module, class, enabled), such as [("my.checks", "DiskCheck", True)]; a class whose enabled is false is skipped'
+)
 NODES = "a number of nodes N or MIN:MAX with 1 <= MIN <= MAX <= 16384"
 ENTRYPOINT = (
     "the path of a script, '-m MODULE', 'module:function', a list (a command), or a mapping with script, module, function "
@@ -389,7 +391,7 @@ def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
         ),
         pytest.param(
             {"name": "digits", "roles": {"worker": {"name": "ps", "entrypoint": "a.py"}}},
-            "roles.worker.name: 'ps' is not allowed; expected no name, because the key 'worker' is the name of the role",
+            "roles.worker.name: 'ps' is not allowed; expected no name in a role whose key in roles is its name ('worker')",
             id="two names for a role",
         ),
         pytest.param(

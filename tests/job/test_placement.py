@@ -69,7 +69,7 @@ def test_members_of_a_group_keep_their_other_resources():
         pytest.param(
             {"roles__rollout__total": 6},
             "groups[0].roles",
-            "roles actor (2) and rollout (3) have different numbers of groups (total / per_group); "
+            "roles actor (2) and rollout (3) have different numbers of groups (total divided by per_group); "
             "expected the same number in each role",
             id="unequal groups",
         ),
@@ -127,7 +127,7 @@ def test_members_of_a_group_keep_their_other_resources():
         pytest.param(
             {"roles__actor__driver": False},
             "roles",
-            "no role with instances is a driver; expected at least one, or the job never ends",
+            "no role with instances has driver: true; expected at least one, because the job ends when these roles have ended",
             id="no driver",
         ),
         pytest.param(

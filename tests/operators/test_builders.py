@@ -113,5 +113,5 @@ def test_a_function_that_builds_no_job_fails_its_task_once():
 
 def test_a_function_that_builds_the_job_excludes_another_one():
     """The error names the argument and the reason."""
-    with pytest.raises(OptionError, match=r"job: .* because the function returns the job"):
+    with pytest.raises(OptionError, match=r"job: .* because the decorated function returns the job"):
         decorated(by_builder, job="job.yaml")

@@ -275,7 +275,7 @@ def test_a_task_whose_time_is_over_cancels_its_job():
     fake, ti = FakeBackend(), FakeTask(start_date=datetime.datetime.now(tz=datetime.timezone.utc))
     op = operator(fake, execution_timeout=datetime.timedelta(seconds=0.1))
 
-    with pytest.raises(TrainingTimedOut, match="execution_timeout; it is being deleted"):
+    with pytest.raises(TrainingTimedOut, match="execution_timeout; the job is being deleted"):
         op.execute(context(ti))
 
     assert op.left == [ti.pushed["job_name"]]
@@ -428,7 +428,7 @@ def test_a_sweep_by_the_scheduler_leaves_a_job_that_has_ended():
     run_without_collecting(fake, ti)
     (name,) = asyncio.run(fake.names())
 
-    with pytest.raises(TrainingTimedOut, match="has ended and its result is kept"):
+    with pytest.raises(TrainingTimedOut, match="the job ended later, and its result is kept"):
         operator(fake, deferrable=True).resume_execution("__fail__", {"error": "Trigger timeout"}, context(ti))
 
     assert not fake.record(name).deletion

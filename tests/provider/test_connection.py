@@ -121,7 +121,7 @@ def test_a_connection_that_says_nothing_means_this_machine():
         pytest.param(
             {"host": "k8s"},
             {},
-            "host: 'k8s' is not allowed; expected no value; write this setting into",
+            "host: 'k8s' is not allowed; expected no value; add this setting to the JSON",
             id="host",
         ),
         pytest.param(
@@ -338,7 +338,8 @@ def test_who_wins(place, settings, cluster, site, credentials):
             Place(conn_id="prod", home="/data"),
             None,
             PROD,
-            "home: '/data' is not allowed with connection 'prod', whose platform is 'kubernetes'; expected namespace",
+            "home: '/data' is not allowed with connection 'prod', whose platform is 'kubernetes'; "
+            "expected only the arguments namespace",
             id="a folder of a cluster",
         ),
         pytest.param(

@@ -147,7 +147,7 @@ async def test_the_culprits_last_lines_are_a_group_of_their_own():
     await tell_culprit(fake, "digits", log, 9)
 
     assert log.lines == [
-        "::group::Last 2 lines of rank 3, which failed first",
+        "::group::Last 2 output lines of rank 3, which failed first",
         "[rank 3 out] about to divide",
         "[rank 3 out] ZeroDivisionError",
         "::endgroup::",

@@ -198,7 +198,8 @@ class _Reader:
         try:
             self._put(self._fields(name, value))
         except RefusedError as error:
-            yield Problem(path=path, text=f"{show(value)} is not allowed; expected {error}")
+            allowed = str(error)
+            yield Problem(path=path, text=f"{show(value)} is not allowed; expected {allowed}")
 
     def _put(self, fields: Mapping[Field, Any]) -> None:
         for (block, key), value in fields.items():
@@ -249,5 +250,5 @@ def _workers(value: str) -> Mapping[Field, Any]:
 
 def _stream(value: str) -> str:
     if value not in _STREAMS:
-        raise RefusedError("0, 1, 2 or 3 for all ranks; a job has no setting for single ranks")
+        raise RefusedError("0, 1, 2 or 3, which applies to all ranks; a job has no such setting for a single rank")
     return _STREAMS[value]

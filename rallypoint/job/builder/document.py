@@ -176,7 +176,8 @@ class _Writer:
         try:
             entry = read_entry(role.entry)
         except RefusedError as error:
-            self._refuse(f"{path}entrypoint", f"{show(role.entry)} is not allowed; expected {error}")
+            allowed = str(error)
+            self._refuse(f"{path}entrypoint", f"{show(role.entry)} is not allowed; expected {allowed}")
             return {"entrypoint": ["true"]}  # stands for it, so that the rest is checked
         function = ":" in str(entry["entrypoint"])
         return {**entry, **({"process_group": False} if function and role.elastic and not self._calls.process_group else {})}

@@ -170,7 +170,7 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
     """
     for name in _UNUSED:
         if own.get(name):
-            raise ConnectionFieldError(conn_id, name, own[name], "no value; write this setting into the field extra")
+            raise ConnectionFieldError(conn_id, name, own[name], "no value; add this setting to the JSON in the field extra")
     refuse_unknown(conn_id, extra, KNOWN)
     password = own.get("password") or ""
     platform = _platform(conn_id, text_of(conn_id, extra, "platform") or LOCAL)
@@ -201,7 +201,7 @@ def _of_ray(conn_id: str, extra: Fields, address: str) -> dict[str, Any]:
         raise ConnectionFieldError(conn_id, "verify_ssl", verify, "true or false")
     ca_cert = extra.get("ca_cert") or ""
     if not isinstance(ca_cert, str) or (ca_cert and not _is_certificates(ca_cert)):
-        raise ConnectionFieldError(conn_id, "ca_cert", ca_cert, "certificates of an authority in PEM", secret=True)
+        raise ConnectionFieldError(conn_id, "ca_cert", ca_cert, "CA certificates in PEM format", secret=True)
     told = json.dumps(runtime_env) if runtime_env else ""
     return {"runtime_env": told, "verify_ssl": verify is not False, "ca_cert": ca_cert}
 

@@ -118,8 +118,13 @@ def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Loca
 def _check(place: Place, kind: str) -> None:
     for word in sorted({word for words in KINDS.values() for word in words} - {*KINDS[kind]}):
         if value := getattr(place, word, ""):
-            whose = f"connection {place.conn_id!r}, whose platform is {kind!r}" if place.conn_id else f"backend {kind!r}"
-            raise PlaceError(f"{word}: {value!r} is not allowed with {whose}; expected {', '.join(KINDS[kind])}")
+            known = ", ".join(KINDS[kind])
+            if place.conn_id:
+                raise PlaceError(
+                    f"{word}: {value!r} is not allowed with connection {place.conn_id!r}, whose platform is {kind!r}; "
+                    f"expected only the arguments {known}"
+                )
+            raise PlaceError(f"{word}: {value!r} is not allowed with backend {kind!r}; expected only the arguments {known}")
 
 
 def _namespace(settings: Settings | None, cluster: KubernetesSettings | None) -> str:

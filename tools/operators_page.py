@@ -94,7 +94,7 @@ _DECORATOR = """
 ## `@task.elastic_training`
 
 Every rank calls the decorated function; the task returns the return value of rank 0. It takes every parameter of
-`ElasticTrainingOperator` except `entrypoint` and `args`. [Guide](../guides/airflow.md#a-python-function-as-the-training).
+`ElasticTrainingOperator` except `entrypoint` and `args`. [Guide](../guides/airflow.md#train-with-a-python-function).
 
 """
 

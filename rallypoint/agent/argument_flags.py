@@ -28,7 +28,7 @@ _SWITCHES: Mapping[str, str] = {name: field for one in modules("arguments") for 
 
 NAMES = ("service_type", "xpu_type", "pre_check_ops", "training_port", *_SWITCHES, "relaunch_on_worker_failure")
 
-_OPS = 'a list of (module, class, True or False), such as [("my.checks", "DiskCheck", True)]'
+_OPS = 'a list of (module, class, enabled), such as [("my.checks", "DiskCheck", True)]; enabled is True or False'
 
 
 class Flags(Protocol):

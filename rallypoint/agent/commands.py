@@ -70,7 +70,9 @@ def node(args: argparse.Namespace) -> int:
 def _unseen(text: str) -> int:
     """Return the incarnation that a variable names; raises `ConfigError`."""
     if text and not (text.isascii() and text.isdigit()):
-        raise ConfigError(f"{UNSEEN}: value {text!r} is not allowed; expected the incarnation of the node, a whole number")
+        raise ConfigError(
+            f"environment variable {UNSEEN}: {text!r} is not allowed; expected the incarnation of the node, a whole number"
+        )
     return int(text or 0)
 
 

@@ -55,7 +55,7 @@ class RoleDirectory:
             return False
         if known is None and len(self._entries) >= self._most:
             raise TooManyError(
-                f"the role directory, which lists the addresses of role instances, is full; expected at most {self._most}"
+                f"the role directory, which lists the addresses of role instances, is full: it has {self._most} entries"
             )
         self._entries[entry.name] = entry
         return True
@@ -94,14 +94,18 @@ class DirectoryServer:
         except WireError as error:
             raise web.HTTPBadRequest(text=str(error)) from error
         if entry.name != request.match_info["name"]:
-            raise web.HTTPBadRequest(text=f"name: {request.match_info['name'][:80]!r} is not allowed; expected {entry.name}")
+            raise web.HTTPBadRequest(
+                text=f"name {request.match_info['name'][:80]!r} in the URL is not allowed; "
+                f"expected {entry.name}, the name in the entry"
+            )
         try:
             accepted = self._directory.announce(entry)
         except TooManyError as error:
             raise web.HTTPInsufficientStorage(text=str(error)) from error
         if not accepted:
             raise web.HTTPConflict(
-                text=f"{entry.name}: this process was replaced; a later process has already published its address"
+                text=f"the address of {entry.name} was rejected, because a newer process of {entry.name} has already "
+                "published its address"
             )
         return web.Response()
 

@@ -86,7 +86,7 @@ def replica_every(args: argparse.Namespace) -> int:
         raise UsageError(f"--replica-every {every}: not allowed; expected 0 (off), or 2 or more steps")
     if limit < 0 or bool(every) != bool(limit):
         raise UsageError(
-            f"--replica-limit {limit}: not allowed; expected at least 1 byte with --replica-every, and 0 without it"
+            f"--replica-limit {limit}: not allowed; expected 1 byte or more if --replica-every is set, otherwise 0"
         )
     return every
 

@@ -161,7 +161,7 @@ def _port(text: str) -> int:
     """Return a port that may be asked for; 0 would be one that nobody else knows."""
     port = int(text) if text.isdigit() else 0
     if not 0 < port < 1 << 16:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a port, 1 to 65535")
+        raise argparse.ArgumentTypeError(f"port {text!r} is not allowed; expected 1 to 65535")
     return port
 
 
@@ -180,10 +180,10 @@ def _require_home(args: argparse.Namespace) -> None:
     else:
         way, ours, others = "--status-configmap", cluster, shared
     if getattr(args, ours[0]) is None:
-        raise UsageError(f"{_flag(ours[0])}: is missing; {way} requires this flag")
+        raise UsageError(f"flag {_flag(ours[0])}: is missing; the flag {way} requires it")
     for name in others:
         if getattr(args, name) is not None:
-            raise UsageError(f"{_flag(name)}: is not allowed with {way}")
+            raise UsageError(f"flag {_flag(name)}: is not allowed with the flag {way}")
 
 
 def _flag(name: str) -> str:

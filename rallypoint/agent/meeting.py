@@ -64,7 +64,7 @@ async def _store_port(shell: Coordinator, master: MasterAddress | None) -> Async
         await shared.start(master.host, master.port)
     except OSError as error:
         raise ConfigError(
-            f"{master.flag} {master.port}: cannot open the store port on {master.host}: {error.strerror}; "
+            f"{master.flag} {master.port}: cannot open the port of the TCPStore on {master.host}: {error.strerror}; "
             "choose another port, or omit the flag to use a free port"
         ) from error
     try:

@@ -98,7 +98,9 @@ def _pairs(text: str) -> list[tuple[str, str]]:
     for item in filter(None, (part.strip() for part in text.split(","))):
         key, equals, value = (part.strip() for part in item.partition("="))
         if not key or not equals or not value:
-            raise UsageError(f"--rdzv-conf {item}: not allowed; expected {key or 'KEY'}=VALUE")
+            raise UsageError(
+                f"--rdzv-conf: setting {item} is not allowed; expected KEY=VALUE, such as {key or 'join_timeout'}=60"
+            )
         pairs.append((key, value))
     return pairs
 

@@ -97,13 +97,14 @@ def _read_key(path: Path) -> bytes:
         found = os.fstat(descriptor)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:
             raise PermissionError(
-                f"{path}: mode {found.st_mode & 0o777:04o} and owner uid {found.st_uid} are not allowed; expected mode 0600 "
-                f"and owner uid {os.geteuid()}"
+                f"key file {path}: mode {found.st_mode & 0o777:04o} and owner uid {found.st_uid} are not allowed; "
+                f"expected mode 0600 and owner uid {os.geteuid()}"
             )
         key = file.read(_KEY_SIZE + 1)
     if len(key) != _KEY_SIZE:
         raise OSError(
-            f"{path}: the key file has {len(key)} bytes; expected {_KEY_SIZE}; delete this file, and the next run creates it"
+            f"key file {path}: the file has {len(key)} bytes; expected {_KEY_SIZE}; "
+            "delete this file, and the next run creates it again"
         )
     return key
 

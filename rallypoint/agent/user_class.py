@@ -28,7 +28,9 @@ def make(cls: type[Any], where: str) -> Any:
     try:
         return cls()
     except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where}: cannot create {cls.__name__}() without arguments: {raised(error)}") from error
+        raise ConfigError(
+            f"{where}: cannot create an object of class {cls.__name__} without arguments: {raised(error)}"
+        ) from error
 
 
 def raised(error: BaseException) -> str:

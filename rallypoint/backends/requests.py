@@ -274,7 +274,7 @@ def read_size(nodes: int | str) -> Size:
     try:
         found = parse_node_range(nodes.strip() if isinstance(nodes, str) else nodes)
     except ValueError as error:
-        raise ResizeError(f"nodes: {error}") from None
+        raise ResizeError(str(error)) from None
     return Size(min_nodes=found.min, max_nodes=found.max)
 
 

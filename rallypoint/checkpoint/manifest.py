@@ -143,7 +143,9 @@ def verify(checkpoint: Checkpoint) -> Manifest:
     try:
         manifest = loads(Manifest, (path / MANIFEST).read_bytes())
         if (manifest.version, manifest.fence, manifest.step) != (_VERSION, checkpoint.fence, checkpoint.step):
-            raise DamagedCheckpointError(f"{path}: the manifest belongs to another checkpoint, or has another format version")
+            raise DamagedCheckpointError(
+                f"{path}: the manifest belongs to another checkpoint, or its format version is not supported"
+            )
         for name, entry in manifest.files.items():
             _check(path / name, entry)
     except (OSError, WireError) as error:

@@ -138,7 +138,9 @@ def commit(part: Part, store: Store, retention: Retention) -> Persisted:
         files = store.describe(draft, [file for rank in sorted(ranks) for file in part_files(rank)])
         torn = [rank for rank in sorted(ranks & set(there)) if files[part_files(rank)[0]].size != there[rank].size]
         if torn:
-            raise DamagedCheckpointError(f"{draft}: the size of the part of rank {torn[0]} does not match its header")
+            raise DamagedCheckpointError(
+                f"snapshot {draft}: the part of rank {torn[0]} does not have the size that its header states"
+            )
         manifest = Manifest(
             job=part.job,
             granted=part.granted,

@@ -65,21 +65,26 @@ class LiveAccess:
             return self._local(place)
         if place.kubeconfig:
             raise NotLiveError(
-                "The tab shows no live data: the task has its own kubeconfig, which the API server does not read."
+                "This tab shows only the data that the task published, no live data: "
+                "the task has its own kubeconfig, which the API server does not read."
             )
         if place.conn_id not in self.connections:
             how = f"connection {place.conn_id!r} is not in {OPTION}" if place.conn_id else "the task uses no connection"
             raise NotLiveError(
-                f"The tab shows no live data: {how}. An administrator can add a connection to the option {OPTION}."
+                f"This tab shows only the data that the task published, no live data: {how}. "
+                f"An administrator can add a connection to the option {OPTION}."
             )
         if kind not in ("", KUBERNETES, RAY):
-            raise NotLiveError(f"The tab shows no live data: backend {kind!r} is unknown.")
+            raise NotLiveError(
+                f"This tab shows only the data that the task published, no live data: backend {kind!r} is unknown."
+            )
         return Place(backend=kind, conn_id=place.conn_id, namespace=place.namespace)
 
     def _local(self, place: Place) -> Place:
         if place.home and Path(place.home) != self.home:
             raise NotLiveError(
-                "The tab shows no live data: the task uses another folder than the API server's $RALLYPOINT_HOME."
+                "This tab shows only the data that the task published, no live data: "
+                "the task uses another folder than the API server's $RALLYPOINT_HOME."
             )
         return Place(backend=LOCAL)
 

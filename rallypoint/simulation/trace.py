@@ -193,7 +193,7 @@ def read_trace(data: Any) -> Trace:
     """Read a trace from plain values: an object, or a list of steps alone; raises `WireError`."""
     trace = codec.from_json(Trace, {"steps": data} if isinstance(data, list) else data)
     if trace.components < 1:
-        raise WireError("components", trace.components, "1 or more")
+        raise WireError("components", trace.components, "1 or more components of the job")
     _check_times(trace)
     for index, step in enumerate(trace.steps):
         _check_step(step, f"steps[{index}]")
@@ -230,10 +230,10 @@ def _check_step(step: Step, path: str) -> None:
         _check_natural(getattr(step, name), f"{path}.{name}")
     for name, count in (step.components or {}).items():
         if name not in ("deployed", "failed", "deleting"):
-            raise WireError(f"{path}.components.{name}", count, "one of deployed, failed, deleting")
+            raise WireError(f"{path}.components", name, "one of the keys deployed, failed, deleting")
         _check_natural(count, f"{path}.components.{name}")
     if step.gone and step.pods is not None:
-        raise WireError(f"{path}.pods", step.pods, "either 'pods' or 'gone: true' in a step of the trace")
+        raise WireError(f"{path}.pods", step.pods, "no pods, because the step also has 'gone: true'")
     _check_compact(step, path)
 
 
@@ -242,7 +242,7 @@ def _check_compact(step: Step, path: str) -> None:
     if step.pods is not None:
         tuple(_read_pods(step.pods, f"{path}.pods"))
     if step.coordinator is not None and len(tuple(_read_pods(step.coordinator, f"{path}.coordinator"))) != 1:
-        raise WireError(f"{path}.coordinator", step.coordinator, "one pod")
+        raise WireError(f"{path}.coordinator", step.coordinator, "exactly one pod, such as R (a running pod)")
     if step.create_error is not None:
         _read_failure(step.create_error, f"{path}.create_error")
 
@@ -306,7 +306,7 @@ def _read_end(inside: str, path: str) -> tuple[tuple[int, ...], FaultKind | None
         elif word in {known.value for known in FaultKind}:
             kind = FaultKind(word)
         else:
-            raise WireError(path, word, f"an exit code, or one of {', '.join(known.value for known in FaultKind)}")
+            raise WireError(path, word, f"an exit code, or one of the reasons {', '.join(known.value for known in FaultKind)}")
     return tuple(codes), kind
 
 

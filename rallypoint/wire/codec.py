@@ -107,7 +107,7 @@ def neighbour(theirs: object, ours: int) -> bool:
     if type(theirs) is int and theirs >= 1 and abs(theirs - ours) <= 1:
         return theirs != ours
     first = max(1, ours - 1)
-    raise VersionError("version", theirs, f"{first} to {ours + 1}, the versions supported by Rallypoint {__version__}")
+    raise VersionError("version", theirs, f"{first} to {ours + 1}, the format versions that Rallypoint {__version__} supports")
 
 
 def to_json(value: Any) -> Any:

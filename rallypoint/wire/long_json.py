@@ -48,7 +48,7 @@ class _Parser:
             value, end = _scan(self._text[start : start + _PART], 0)
         except (StopIteration, ValueError, RecursionError):  # longer than a part, or invalid: that is found below
             if depth >= _DEPTH:
-                raise ValueError("the value is nested too deeply") from None
+                raise ValueError(f"the JSON value is nested too deeply; at most {_DEPTH} levels are allowed") from None
             return self._list(start, depth) if opening == "[" else self._object(start, depth)
         return value, start + end
 

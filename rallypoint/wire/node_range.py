@@ -34,8 +34,8 @@ def parse_node_range(value: int | str) -> NodeRange:
     """Return the range that `N` (an int or text) or `MIN:MAX` stands for; raises `ValueError` for anything else."""
     match = None if isinstance(value, bool) else _FORM.fullmatch(str(value))
     if match is None:
-        raise ValueError(f"{value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
+        raise ValueError(f"nodes: {value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
     least, most = int(match[1]), int(match[2] or match[1])
     if not 1 <= least <= most <= MAX_NODES:
-        raise ValueError(f"{value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
+        raise ValueError(f"nodes: {value!r} is not allowed; expected {NODE_RANGE_ALLOWED}")
     return NodeRange(min=least, max=most)

@@ -130,7 +130,7 @@ class ProgressFile:
             mapped = mmap.mmap(file.fileno(), 0)
         magic, version, slots = _HEADER.unpack_from(mapped, 0)
         if magic != _MAGIC or version != _VERSION:
-            raise WireError(str(path), (magic, version), f"a progress file of version {_VERSION}")
+            raise WireError(str(path), (magic, version), f"a progress file of Rallypoint in format version {_VERSION}")
         return cls(mapped, slots)
 
     def write(self, index: int, slot: ProgressSlot) -> None:
@@ -274,7 +274,7 @@ def _path_bytes(checkpoint: str) -> bytes:
     try:
         return checkpoint.encode(errors="surrogateescape")
     except UnicodeEncodeError as error:
-        raise WireError("checkpoint", checkpoint, "a path without lone surrogates other than U+DC80 to U+DCFF") from error
+        raise WireError("checkpoint", checkpoint, "a path that Python's os.fsencode can encode") from error
 
 
 def _slot(raw: bytes) -> ProgressSlot:

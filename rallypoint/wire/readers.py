@@ -138,7 +138,7 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
 
     def read(data: Any) -> Any:
         if not isinstance(data, Mapping):
-            raise Unexpected(data, f"an object with the fields of {kind.__name__}")
+            raise Unexpected(data, f"an object with keys such as {', '.join(list(readers)[:3])}")
         values, unknown = {}, {}
         for name, value in data.items():
             reader = readers.get(name)
@@ -146,7 +146,7 @@ def _dataclass(kind: type, *, lenient: bool, reported: bool) -> _Reader:
                 if keeps:
                     unknown[key_of(name, reported=reported)] = sanitize.clean(value) if reported else value
                 elif not lenient:
-                    raise Unexpected(value, f"one of {', '.join(readers)}", str(name))
+                    raise Unexpected(value, f"only the keys {', '.join(readers)}", str(name))
                 continue
             try:
                 values[name] = reader(value)

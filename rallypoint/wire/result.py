@@ -42,7 +42,9 @@ def _bounded(write: Callable[[], str], value: Any, what: str) -> str:
         text = write()
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
-        raise WireError(what, type(value).__name__, f"a JSON value ({error}); {_WAY_OUT}") from error
+        raise WireError(
+            what, type(value).__name__, f"a JSON value ({error}); save other objects with the checkpoint and return the path"
+        ) from error
     if size > RESULT_LIMIT:
         raise WireError(what, f"{size} bytes of JSON", f"at most {RESULT_LIMIT} bytes (48 KiB); {_WAY_OUT}")
     return text

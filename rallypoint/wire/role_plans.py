@@ -98,7 +98,9 @@ def _checked(roles: tuple[RolePlan, ...]) -> tuple[RolePlan, ...]:
         raise codec.WireError("roles", f"{nodes} nodes", f"at most {NODES} nodes of elastic roles")
     devices = sum(role.total * math.ceil(role.share) for role in roles)
     if devices > DEVICES:
-        raise codec.WireError("roles", f"{devices} devices", f"at most {DEVICES} devices of all instances")
+        raise codec.WireError(
+            "roles", f"{devices} devices", f"at most {DEVICES} devices for the instances of all roles together"
+        )
     return roles
 
 

@@ -85,7 +85,7 @@ def directory_token(secret: bytes) -> str:
 def read_entry(text: str | bytes) -> RoleEntry:
     """Read an entry that another process has written; raises `WireError`."""
     if len(text) > ENTRY_LIMIT:
-        raise WireError("entry", f"{len(text)} bytes", f"at most {ENTRY_LIMIT} bytes")
+        raise WireError("entry of the role directory", f"{len(text)} bytes", f"at most {ENTRY_LIMIT} bytes")
     entry = codec.loads(RoleEntry, text)
     checks = (
         ("role", entry.role, _ROLE.fullmatch(entry.role), "a role name"),

@@ -119,7 +119,7 @@ def parse(text: str | bytes) -> Any:
             text = text.decode(json.detect_encoding(text), "surrogatepass")
         return parse_long(text)
     except RecursionError:
-        raise ValueError("the value is nested too deeply") from None
+        raise ValueError("the JSON value is nested too deeply") from None
 
 
 class _Cleaner:

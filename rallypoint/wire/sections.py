@@ -188,8 +188,8 @@ def flat(record: type) -> Mapping[str, type[Section]]:
         for field in dataclasses.fields(section):
             if field.name in fixed or field.name in found:
                 raise ValueError(
-                    f"capability {section.capability}: field {field.name} of {record.__name__} is already used by another "
-                    "capability"
+                    f"capability {section.capability}: field {field.name} of class {record.__name__} is already used by "
+                    "another capability"
                 )
             found[field.name] = section
     return found

@@ -166,7 +166,9 @@ async def test_an_agent_that_knows_a_later_coordinator_is_left_alone() -> None:
 async def test_the_roster_of_another_term_is_refused(attempt: int, term: int) -> None:
     """Who pushes it supervises another coordinator than this one."""
     async with announcer(coordinator(1)) as announcing:
-        with pytest.raises(StaleError, match=f"is for attempt {attempt}, term {term}; this coordinator has attempt 1"):
+        with pytest.raises(
+            StaleError, match=f"request for attempt {attempt}, term {term}, because this coordinator has attempt 1"
+        ):
             announcing.take(roster(1, attempt=attempt, term=term))
 
 

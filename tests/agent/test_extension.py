@@ -80,8 +80,8 @@ def test_a_class_is_loaded_and_asked(module: str) -> None:
         pytest.param("some_exit::X", "cannot import module some_exit: SystemExit: not today", id="it exits"),
         pytest.param("some_failover::Nobody", "has no class Nobody", id="class"),
         pytest.param("some_failover::number", "number in module some_failover is not a class", id="no class"),
-        pytest.param("some_failover::Lacking", r"cannot create Lacking\(\) without arguments", id="abstract"),
-        pytest.param("some_failover::Needy", r"cannot create Needy\(\) without arguments", id="arguments"),
+        pytest.param("some_failover::Lacking", r"cannot create an object of class Lacking without arguments", id="abstract"),
+        pytest.param("some_failover::Needy", r"cannot create an object of class Needy without arguments", id="arguments"),
         pytest.param("some_failover::Methodless", "has no method decide or get_user_failover_strategy", id="method"),
     ],
 )
@@ -117,7 +117,7 @@ def test_anything_else_is_normal_with_a_note(said: object) -> None:
     assert told["failover"] == "normal"
     assert (
         told["note"]
-        == f"extension m::C: the method returned {said!r}; expected one of NORMAL, NODE, GLOBAL, ABORT; using NORMAL"
+        == f"extension m::C: its decision {said!r} is not allowed; expected one of NORMAL, NODE, GLOBAL, ABORT; using NORMAL"
     )
 
 

@@ -32,22 +32,26 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     [
         pytest.param([], "one of the arguments --status-file --status-configmap is required", id="nowhere"),
         pytest.param(
-            ["--status-configmap", "lab/s"], "--status-dir: is missing; --status-configmap requires this flag", id="no folder"
+            ["--status-configmap", "lab/s"],
+            "flag --status-dir: is missing; the flag --status-configmap requires it",
+            id="no folder",
         ),
-        pytest.param(["--status-file", "s"], "--endpoint-file: is missing; --status-file requires this flag", id="no endpoint"),
+        pytest.param(
+            ["--status-file", "s"], "flag --endpoint-file: is missing; the flag --status-file requires it", id="no endpoint"
+        ),
         pytest.param(
             ["--status-file", "s", "--endpoint-file", "e", "--status-dir", "d"],
-            "--status-dir: is not allowed with --status-file",
+            "flag --status-dir: is not allowed with the flag --status-file",
             id="both ways",
         ),
         pytest.param(
             ["--status-configmap", "lab/s", "--status-dir", "d", "--record-file", "r"],
-            "--record-file: is not allowed with --status-configmap",
+            "flag --record-file: is not allowed with the flag --status-configmap",
             id="a record elsewhere",
         ),
         pytest.param(
             ["--status-configmap", "s"],
-            "'s' is not allowed; expected NAMESPACE/NAME",
+            "ConfigMap 's' is not allowed; expected NAMESPACE/NAME",
             id="no namespace",
         ),
     ],
@@ -64,7 +68,7 @@ def test_a_coordinator_lives_in_one_place(args: list[str], message: str, capsys:
         pytest.param(["--endpoint-file", "e", "--listen", "1"], "not allowed with argument", id="both ways"),
         pytest.param(
             ["--listen", "0"],
-            "'0' is not allowed; expected a port, 1 to 65535",
+            "port '0' is not allowed; expected 1 to 65535",
             id="any port",
         ),
         pytest.param(["--listen", "65536"], "'65536' is not allowed", id="no port"),

@@ -165,7 +165,11 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
         pytest.param("--rdzv-conf is_host=maybe t.py", r"is_host 'maybe': not allowed; expected true or false", id="host"),
         pytest.param("--rdzv-conf join_timeout=0 t.py", r"join_timeout '0': not allowed; .* more than 0", id="no time"),
         pytest.param("--rdzv-conf node_unit=x t.py", r"node_unit 'x': not allowed; expected a number of nodes", id="unit key"),
-        pytest.param("--rdzv-conf timeout t.py", r"--rdzv-conf timeout: not allowed; expected timeout=VALUE", id="no value"),
+        pytest.param(
+            "--rdzv-conf timeout t.py",
+            r"--rdzv-conf: setting timeout is not allowed; expected KEY=VALUE, such as timeout=60",
+            id="no value",
+        ),
         pytest.param(
             "--nnodes 2 --rdzv-backend c10d --rdzv-endpoint h:0 t.py", r"port 0 is not allowed with 2 nodes", id="port 0"
         ),
@@ -176,7 +180,7 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
         ),
         pytest.param("--nproc-per-node 0 t.py", r"--nproc-per-node 0", id="no worker"),
         pytest.param("--max-restarts -1 t.py", r"--max-restarts -1: not allowed; expected 0 or more", id="restarts"),
-        pytest.param("--rdzv-conf =1 t.py", r"--rdzv-conf =1: not allowed; expected KEY=VALUE", id="no key"),
+        pytest.param("--rdzv-conf =1 t.py", r"--rdzv-conf: setting =1 is not allowed; expected KEY=VALUE", id="no key"),
         pytest.param("--rdzv-conf timeout=soon t.py", r"--rdzv-conf timeout 'soon'", id="seconds"),
         pytest.param("--rdzv-backend c10d --nnodes 2 t.py", r"--rdzv-endpoint: is required for --nnodes 2", id="no endpoint"),
         pytest.param("--rdzv-endpoint h:x t.py", r"--rdzv-endpoint h:x: not allowed; expected HOST:PORT", id="port"),

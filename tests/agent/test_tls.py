@@ -127,7 +127,7 @@ async def test_strangers_are_refused_at_once(service: str, ours: Tls, tmp_path: 
         told = {
             "no TLS": "this port uses TLS",
             "another authority": "the certificate of the peer is not valid",
-            "another job of the same authority": f"a client certificate for {peer_name(JOB)} is required",
+            "another job of the same authority": f"the client needs a TLS certificate with the DNS name {peer_name(JOB)}",
             "expired": "expired/tls.crt has expired",
         }
         assert told[who] in str(refused.value)

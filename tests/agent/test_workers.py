@@ -86,5 +86,5 @@ async def test_who_had_ended_before_it_was_stopped(code: int, at_once: bool, our
 @pytest.mark.parametrize("group", [pytest.param(0, id="our own"), pytest.param(1, id="of init"), pytest.param(-5, id="none")])
 def test_a_group_that_no_worker_leads_is_never_signalled(group: int) -> None:
     """The last line of defence refuses."""
-    with pytest.raises(ValueError, match=f"process group {group}: is not the process group of a worker"):
+    with pytest.raises(ValueError, match=f"process group id {group} is not allowed"):
         workers._signal_group(group, signal.SIGCONT)

@@ -245,7 +245,7 @@ def table(results: Iterable[Found]) -> str:
     for found in results:
         by_kind.setdefault(found.kind.name, []).append(found)
     lines = [
-        "| Kind of hang | Behaviour of the script | Hang found after | Reason of the restart | Workers restarted after |",
+        "| Kind of hang | Behaviour of the script | Hang found after | Reason for the restart | Workers restarted after |",
         "|---|---|---|---|---|",
     ]
     for name, all_found in by_kind.items():
@@ -312,14 +312,15 @@ After reading this page, you know how soon Rallypoint finds each kind of hang, a
 $ make hang-corpus      # about an hour; writes this page
 ```
 
-The hang corpus is a set of training scripts that hang, each in another way
+The hang corpus is a set of training scripts that hang, each in a different way
 ([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)). The scripts contain no Rallypoint code. Each script ran {times}
 times, with `hang_detection: 2` and `hang_downtime: {downtime:g}s`, on a machine with {cores} cores; the last run ended on
 {date}. The guide [Hangs and slow ranks](../guides/hangs.md) explains the detection.
 
 - Times are medians, counted from the start of the hang. A hang counts as found when the agents start to inspect the workers.
-- A hang counts as *found in time* within three times the 99th percentile of the step time, or within five seconds if that is
-  longer. Before the first step and after the last step, the limit is `hang_downtime` plus five seconds.
+- A hang counts as *found in time* if Rallypoint finds it within three times the 99th percentile of the step time, or within
+  five seconds if that is longer. For a hang before the first step or after the last step, the limit is `hang_downtime` plus
+  five seconds.
 - *Positive evidence* is proof that the ranks can never continue. With positive evidence, Rallypoint restarts the workers
   without waiting for `hang_downtime`.
 

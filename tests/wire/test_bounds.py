@@ -133,7 +133,7 @@ def role(**changed: Any) -> dict[str, Any]:
         ({"devices": "1" * 14}, "expected a text of at most 13 characters"),
         (
             {"devices": "999999"},
-            f"roles: '3999996 devices' is not allowed; expected at most {DEVICES} devices of all",
+            f"roles: '3999996 devices' is not allowed; expected at most {DEVICES} devices for",
         ),
     ],
 )

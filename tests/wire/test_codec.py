@@ -120,7 +120,7 @@ def test_replies_say_which_they_are(reply: Reply) -> None:
         ),
         pytest.param(
             {"turn": 1},
-            "turn: 1 is not allowed; expected one of attempt, term, round",
+            "turn: 1 is not allowed; expected only the keys attempt, term, round",
             id="an unknown field",
         ),
     ],

@@ -86,7 +86,7 @@ def test_other_versions_are_refused_by_name(word: Word, ours: int, version: obje
 
     with pytest.raises(
         codec.VersionError,
-        match=f"version: {shift!r} is not allowed; expected {understood}, the versions supported by Rallypoint",
+        match=f"version: {shift!r} is not allowed; expected {understood}, the format versions that Rallypoint",
     ):
         codec.from_json(type(word), {"version": shift, "of_the_future": 1})
 

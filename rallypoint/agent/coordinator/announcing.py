@@ -48,8 +48,8 @@ class Announcer:
         ours = (self._endpoint.attempt, self._endpoint.term)
         if (roster.attempt, roster.term) != ours:
             raise StaleError(
-                f"the request is for attempt {roster.attempt}, term {roster.term}; this coordinator has attempt "
-                f"{ours[0]}, term {ours[1]}"
+                f"the coordinator rejected a request for attempt {roster.attempt}, term {roster.term}, "
+                f"because this coordinator has attempt {ours[0]}, term {ours[1]}"
             )
         wanted = set(roster.agents)
         for gone in self._told.keys() - wanted:

@@ -128,7 +128,7 @@ class FileHome:
         try:
             await asyncio.to_thread(replace_durably, path, codec.dumps(endpoint) + "\n")
         except OSError as error:
-            raise ConfigError(f"{path}: cannot write the file: {error.strerror}") from error
+            raise ConfigError(f"{path}: cannot write the file with the coordinator's address: {error.strerror}") from error
 
     async def close(self) -> None:
         """Do nothing: a folder needs no open files."""

@@ -166,7 +166,9 @@ class GrpcServer:
 
     async def _serve(self, _: Any, context: Any) -> None:
         if self._tls is not None and self._tls.name.encode() not in context.auth_context().get(_NAMES, ()):
-            await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"a client certificate for {self._tls.name} is required")
+            await context.abort(
+                grpcio().StatusCode.UNAUTHENTICATED, f"the client needs a TLS certificate with the DNS name {self._tls.name}"
+            )
         session = _Session(self, context)
         self._sessions.add(session)
         try:

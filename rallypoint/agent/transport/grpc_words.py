@@ -92,5 +92,5 @@ def answer_from_bytes(data: bytes) -> tuple[int, Reply]:
     except ValueError as error:
         raise WireError("", data[:80], f"JSON text ({error})") from error
     if not isinstance(told, dict) or type(told.get("sequence")) is not int:
-        raise WireError("sequence", told, "an object with the keys sequence and reply")
+        raise WireError("message of the coordinator", told, "an object with the keys sequence (a number) and reply")
     return told["sequence"], reply_from_json(told.get("reply"))

@@ -69,7 +69,7 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
     async for block in response.content.iter_any():
         content += block
         if len(content) > LARGEST:
-            raise OSError(f"the response exceeds {LARGEST} bytes")
+            raise OSError(f"the response of the coordinator has more than {LARGEST} bytes")
     return bytes(content)
 
 

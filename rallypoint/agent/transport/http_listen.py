@@ -76,7 +76,7 @@ def certified(tls: Tls, *paths: str) -> Middleware:
         transport = request.transport
         peer = None if transport is None else transport.get_extra_info("peercert")
         if (peer or not paths or request.path in paths) and not is_of_job(peer, tls):
-            raise web.HTTPForbidden(text=f"a client certificate for {tls.name} is required")
+            raise web.HTTPForbidden(text=f"the client needs a TLS certificate with the DNS name {tls.name}")
         return await handler(request)
 
     return certify
@@ -179,5 +179,5 @@ class _HttpAdmission:
     def _protocol(self) -> asyncio.Protocol:
         server = self._runner.server
         if server is None:
-            raise ConnectionAbortedError("the HTTP server is closed")
+            raise ConnectionAbortedError("the connection was closed, because this process has stopped its HTTP server")
         return server()

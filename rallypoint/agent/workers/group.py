@@ -192,7 +192,10 @@ class WorkerGroup:
 
 def _signal_group(group: int, number: signal.Signals) -> None:
     if group <= 1:  # to the kernel 0 is our own group, and -1 is everybody
-        raise ValueError(f"process group {group}: is not the process group of a worker; expected a number above 1")
+        raise ValueError(
+            f"process group id {group} is not allowed; "
+            "expected a number above 1, the id of a worker's operating-system process group"
+        )
     with contextlib.suppress(ProcessLookupError):
         os.killpg(group, number)
 

@@ -81,7 +81,7 @@ def _world(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_world_size", "Ranks in the current round.", status.world_size)
     yield _gauge("rallypoint_waiting_nodes", "Nodes waiting to join a round.", len(status.waiting))
     silent = sum(1 for one in status.missing if one.why is Absence.SILENT)
-    missing = "Expected nodes that are missing; silent: without recent report, absent: lost, left or never joined."
+    missing = "Number of expected nodes that send no reports (silent), or that were lost, left or never joined (absent)."
     by = {("state", "silent"): silent, ("state", "absent"): status.missing_count - silent}
     yield _gauge("rallypoint_missing_nodes", missing, by)
     longest = max((status.updated_at - one.since for one in status.missing), default=0.0)
@@ -105,11 +105,11 @@ def _faults(status: JobStatus) -> Iterator[Family]:
         return round(whole + status.lost.get(cause.value, 0.0), 3)
 
     incidents = {("cause", cause.value): count(cause, restarts=False) for cause in Cause}
-    yield _counter("rallypoint_incidents_total", "Incidents of the attempt, by cause.", incidents)
+    yield _counter("rallypoint_incidents_total", "Number of incidents of the attempt, for each cause.", incidents)
     restarts = {("cause", cause.value): count(cause, restarts=True) for cause in Cause}
-    yield _counter("rallypoint_restarts_total", "Rounds ended by an incident, by cause.", restarts)
+    yield _counter("rallypoint_restarts_total", "Number of rounds that an incident ended, for each cause.", restarts)
     seconds = {("cause", cause.value): lost(cause) for cause in Cause}
-    told = "Seconds from the detection of an incident until training continued, or until now, by cause."
+    told = "Seconds from the detection of an incident until training continued, or until now, for each cause."
     yield _counter("rallypoint_lost_seconds_total", told, seconds)
 
 
@@ -125,7 +125,7 @@ def _training(status: JobStatus) -> Iterator[Family]:
     rate = "Recent steps per second in this round; decreases while no step completes."
     yield _gauge("rallypoint_steps_per_second", rate, _rate(status))
     phases = {("phase", phase.value): status.phases.get(phase.value, 0) for phase in Phase}
-    yield _gauge("rallypoint_phase_ranks", "Ranks of the round that report an activity, by activity.", phases)
+    yield _gauge("rallypoint_phase_ranks", "Number of ranks in each phase of the training.", phases)
     saved = progress.checkpoint_at or None
     yield _gauge("rallypoint_checkpoint_timestamp_seconds", "Unix time of the last reported checkpoint.", saved)
     age = None if saved is None else now - saved

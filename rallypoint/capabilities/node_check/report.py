@@ -19,7 +19,11 @@ def gauges(status: JobStatus) -> Iterator[Gauge]:
     """Yield the numbers of nodes that did not pass, by verdict."""
     check = StatusSection.of(status).check
     found = {} if check is None else {("verdict", verdict.value): len(check.named(verdict)) for verdict in _BAD}
-    yield Gauge(name="rallypoint_check_nodes", help="Nodes that did not pass the last node check, by verdict.", value=found)
+    yield Gauge(
+        name="rallypoint_check_nodes",
+        help="Number of nodes that did not pass the last node check, for each result.",
+        value=found,
+    )
 
 
 def activity(status: JobStatus) -> str:

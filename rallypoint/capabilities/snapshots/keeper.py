@@ -184,7 +184,10 @@ class SnapshotKeeper:
             found = own(everything(folder))
             destination = self.destination()
             if found and destination is None:
-                log.warning("cannot write the last in-memory snapshot to storage: no checkpoint folder is set in script or job")
+                log.warning(
+                    "cannot write the last in-memory snapshot to storage: "
+                    "neither the script nor the job sets a checkpoint folder"
+                )
             elif found and destination is not None and found[0].part.age != self._looked_at:
                 self._persist_to(open_store(destination.where), found, destination)
         except (CheckpointError, OSError) as error:

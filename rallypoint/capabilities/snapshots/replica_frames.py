@@ -99,7 +99,7 @@ def read_head(sock: socket.socket, secret: str, nonce: bytes) -> Head:
         raise ReplicaError(f"the header of the snapshot has {length} bytes; at most {_HEAD_LIMIT} are allowed")
     text = read_exactly(sock, length, until=until)
     if not hmac.compare_digest(read_exactly(sock, _MAC, until=until), _mac(text, secret, nonce)):
-        raise ReplicaError("authentication failed: the header was signed with another job secret")
+        raise ReplicaError("authentication failed: the header of the snapshot was signed with the secret of another job")
     try:
         return codec.loads(Head, text)
     except codec.WireError as error:
@@ -116,7 +116,7 @@ def read_answer(sock: socket.socket) -> None:
     text = bytearray()
     while not text.endswith(b"\n"):
         if len(text) > _ANSWER_LIMIT:
-            raise ReplicaError("the reply of the other node is too long")
+            raise ReplicaError(f"the agent that receives the snapshot sent a reply of more than {_ANSWER_LIMIT} bytes")
         text += read_exactly(sock, 1)
     try:
         told = codec.loads(Answer, bytes(text))
@@ -143,11 +143,11 @@ def read_exactly(sock: socket.socket, size: int, *, until: float | None = None) 
             if until is not None:
                 left = until - time.monotonic()
                 if left <= 0:
-                    raise TimeoutError("the agent on the other node did not respond in time")
+                    raise TimeoutError("transfer of a snapshot: the agent on the other node did not respond in time")
                 sock.settimeout(left)
             data = sock.recv(min(size - len(text), BLOCK))
             if not data:
-                raise ReplicaError("the agent on the other node closed the connection")
+                raise ReplicaError("transfer of a snapshot: the agent on the other node closed the connection")
             text += data
     finally:
         if until is not None and sock.fileno() >= 0:

@@ -158,7 +158,7 @@ class ReplicaServer:
         """Note that a sender has proven the secret; raises `ReplicaError` where too many have."""
         with self._lock:
             if len(self._proven) >= _MOST:
-                raise ReplicaError(f"busy: this node is already receiving {_MOST} snapshots")
+                raise ReplicaError(f"snapshot rejected: this node is already receiving {_MOST} snapshots from other nodes")
             self._proven.add(sock)
             self._open.proven(sock)
 
@@ -179,7 +179,7 @@ class ReplicaServer:
                 digest.update(view[at : at + count])
                 at += count
             if not hmac.compare_digest(read_exactly(sock, digest.digest_size), digest.digest()):
-                raise ReplicaError("data: digest mismatch; the data was corrupted in transit")
+                raise ReplicaError("the data of the snapshot does not match its digest; it was corrupted in transit")
             complete()
         answer(sock)
 
@@ -192,4 +192,4 @@ def _hang_up(sock: socket.socket) -> None:
 def _require_certificate(sock: ssl.SSLSocket, tls: Tls) -> None:
     """Raise `ReplicaError` unless the other side's certificate is one of this job."""
     if not is_of_job(sock.getpeercert(), tls):
-        raise ReplicaError(f"a client certificate for {tls.name} is required")
+        raise ReplicaError(f"the client needs a TLS certificate with the DNS name {tls.name}")

@@ -76,7 +76,10 @@ class ReplicaShelf:
         except WireError as error:
             raise ReplicaError(f"part: {error}") from error
         if (head.attempt, part.granted.attempt) != (self._attempt, self._attempt):
-            raise ReplicaError(f"attempt: {head.attempt} is not allowed; expected {self._attempt}, the current attempt")
+            raise ReplicaError(
+                f"snapshot of attempt {head.attempt} is not allowed; "
+                f"expected a snapshot of attempt {self._attempt}, the current attempt"
+            )
         if part.rank not in head.ranks:
             raise ReplicaError(f"snapshot of rank {part.rank} is not allowed; the sending node has ranks {head.ranks}")
         if part.size <= 0:
@@ -137,7 +140,7 @@ def _locked(fd: int, path: Path) -> Iterator[None]:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         raise ReplicaError(
-            f"the snapshot {path.parent.name}/{path.name} cannot be replaced while another process reads it"
+            f"the snapshot in {path.parent.name}/{path.name} cannot be replaced, because another process reads it"
         ) from error
     try:
         yield

@@ -41,7 +41,11 @@ class Replicas:
             await self._sender.begin()
             port = self._server.start(self._host)
         except OSError as error:
-            log.warning("this node stores no copies of other nodes' snapshots: %s: %s", self._host, error.strerror or error)
+            log.warning(
+                "this node cannot receive copies of other nodes' snapshots: cannot open its sockets on host %s: %s",
+                self._host,
+                error.strerror or error,
+            )
             return
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.address = f"{host}:{port}"

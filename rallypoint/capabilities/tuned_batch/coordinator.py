@@ -73,7 +73,7 @@ def next_batch(seen: Sequence[Seen], limit: int, ceiling: int = 0) -> Choice:
     `ceiling`: memory ran out with any that is larger; 0 where that was not seen. Raises `ValueError` for nothing measured.
     """
     if not seen:
-        raise ValueError("seen: the list of measurements is empty; expected at least one")
+        raise ValueError("batch tuning: there is no measurement of memory use; expected at least one")
     last, usable = seen[-1], limit * _SHARE
     if last.memory > usable:
         return _shrunk(seen, usable)

@@ -77,7 +77,8 @@ class TunedBatchSampler:
     def __len__(self) -> int:
         if not isinstance(self.sampler, Sized):
             raise TypeError(
-                f"{type(self.sampler).__name__} has no __len__, so the number of batches is unknown; define __len__"
+                f"sampler class {type(self.sampler).__name__} has no __len__, so the number of batches is unknown; "
+                "define __len__"
             )
         count, size = len(self.sampler), self.batch_size
         return count // size if self.drop_last else -(-count // size)

@@ -29,7 +29,7 @@ def require_peer(sock: ssl.SSLSocket, job: str) -> None:
     told: Any = sock.getpeercert() or {}
     names = {value for kind, value in told.get("subjectAltName", ()) if kind == "DNS"}
     if peer_name(job) not in names:
-        raise AuthenticationError(f"a client certificate for {peer_name(job)} is required")
+        raise AuthenticationError(f"the client needs a TLS certificate with the DNS name {peer_name(job)}")
 
 
 def _context(folder: Path, protocol: int) -> ssl.SSLContext:

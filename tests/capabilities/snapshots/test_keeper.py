@@ -138,7 +138,7 @@ async def test_nowhere_to_go_is_said(keepers, caplog):
     keeper.breakpoint()
     await keeper.close()
 
-    assert "no checkpoint folder is set in script or job" in caplog.text
+    assert "neither the script nor the job sets a checkpoint folder" in caplog.text
 
 
 @BLOCKS

@@ -100,7 +100,7 @@ def test_a_snapshot_arrives_as_it_was_and_the_last_two_stay(tmp_path: Path, targ
     [
         pytest.param(
             {"attempt": 2},
-            "attempt: 2 is not allowed; expected 1, the current attempt",
+            "snapshot of attempt 2 is not allowed; expected a snapshot of attempt 1, the current attempt",
             id="of another attempt",
         ),
         pytest.param({"ranks": (0,)}, "the sending node has ranks", id="of a rank that the node has not"),
@@ -151,7 +151,7 @@ def test_what_arrives_torn_or_damaged_is_not_kept(tmp_path: Path, target: str, c
         sock.sendall(b"\4" * (SIZE if cut == "damaged" else SIZE // 2))
         sock.sendall(b"?" * 32 if cut == "damaged" else b"")
         sock.shutdown(socket.SHUT_WR)
-        with pytest.raises(ReplicaError, match="digest mismatch" if cut == "damaged" else "received .* bytes"):
+        with pytest.raises(ReplicaError, match="does not match its digest" if cut == "damaged" else "received .* bytes"):
             read_answer(sock)
 
     assert kept(tmp_path) == [2]

@@ -88,5 +88,5 @@ def test_what_memory_ran_out_with_is_not_tried_again() -> None:
 
 def test_nothing_follows_from_nothing() -> None:
     """The caller measures first."""
-    with pytest.raises(ValueError, match="the list of measurements is empty; expected at least one"):
+    with pytest.raises(ValueError, match="there is no measurement of memory use; expected at least one"):
         next_batch([], 1000)

@@ -317,7 +317,9 @@ def test_the_least_is_a_check_that_says_yes_or_no() -> None:
     [
         pytest.param("Raises", "check raised OSError: no such device", id="it raises"),
         pytest.param(
-            "Says", "check raised TypeError: check() returned 'fine'; expected true, false", id="it says something else"
+            "Says",
+            "check raised TypeError: the pre-check operator's check() returned 'fine'; expected true, false",
+            id="it says something else",
         ),
     ],
 )

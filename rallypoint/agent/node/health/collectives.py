@@ -62,17 +62,17 @@ def read_answer(text: str) -> Collectives:
     """Return the answer of a worker; raises `ValueError` for text that is none: a worker is the user's code."""
     told = json.loads(text)
     if not isinstance(told, dict) or not isinstance(told.get("groups"), list):
-        raise ValueError("reply of a worker: expected an object with the key 'groups'")  # noqa: TRY004  as of text that is no JSON
+        raise ValueError("pending collectives reported by a worker: expected an object with the key 'groups'")  # noqa: TRY004  as of text that is no JSON
     return Collectives(last=str(told.get("last", "")).strip()[:_MOST], groups=tuple(_groups(told["groups"])))
 
 
 def _groups(told: Sequence[object]) -> Iterator[GroupSeen]:
     for one in told:
         if not isinstance(one, list) or len(one) != 6 or not isinstance(one[5], list):
-            raise ValueError("reply of a worker: expected six values for each process group")
+            raise ValueError("pending collectives reported by a worker: expected six values for each process group")
         name, (first, step, size, number) = str(one[0])[:_MOST], map(int, one[1:5])
         if step < 1 or size < 1:
-            raise ValueError("reply of a worker: expected each rank at most once in a process group")
+            raise ValueError("pending collectives reported by a worker: expected each rank at most once in a process group")
         pending = tuple(CallSeen(operation=str(operation)[:_MOST], number=int(called)) for operation, called in one[5])
         yield GroupSeen(name=name, first=first, step=step, size=size, called=number, pending=pending)
 

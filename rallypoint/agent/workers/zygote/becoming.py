@@ -103,7 +103,7 @@ def become(order: Order) -> int:
     """
     program = parse(order.argv)
     if program is None:
-        raise SystemExit(f"{list(order.argv)}: a forked worker cannot run this command; a new process is needed")
+        raise SystemExit(f"a forked worker cannot run the command {list(order.argv)}; this command needs a new process")
     startup = _refresh(order, program)
     error = _failure(program)
     code = _code(error)

@@ -219,9 +219,9 @@ class StandbyPool:
             log.warning("cannot preload %s: %s", name, error)
         for name, asked in told["asked"].items():
             log.warning(
-                "module %s is not preloaded: its import reads %s, whose value differs between workers",
+                "module %s is not preloaded: its import reads environment variables that differ between workers: %s",
                 name,
-                asked,
+                ", ".join(asked),
             )
         log.debug(
             "preload process pid=%d is ready: imported %d modules in %.1f s, uses %d MB in huge pages",
@@ -340,9 +340,7 @@ class StandbyPool:
             "standby worker pid=%d is ready; memory: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share
         )
         if standby.trouble:
-            log.warning(
-                "standby worker pid=%d: the preparation of torch or of its GPU failed: %s", standby.pid, standby.trouble
-            )
+            log.warning("standby worker pid=%d: cannot prepare torch or the GPU: %s", standby.pid, standby.trouble)
         stale = [s for s in self.waiting if s.generation != standby.generation]
         if stale:
             self._dismiss(stale[0])

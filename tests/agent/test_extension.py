@@ -117,7 +117,8 @@ def test_anything_else_is_normal_with_a_note(said: object) -> None:
     assert told["failover"] == "normal"
     assert (
         told["note"]
-        == f"extension m::C: its decision {said!r} is not allowed; expected one of NORMAL, NODE, GLOBAL, ABORT; using NORMAL"
+        == f"extension m::C: failover decision {said!r} is not allowed; expected one of NORMAL, NODE, GLOBAL, ABORT; "
+        "using NORMAL"
     )
 
 

@@ -315,7 +315,7 @@ $ make hang-corpus      # about an hour; writes this page
 The hang corpus is a set of training scripts that hang, each in a different way
 ([tests/live/hang_corpus.py](../../tests/live/hang_corpus.py)). The scripts contain no Rallypoint code. Each script ran {times}
 times, with `hang_detection: 2` and `hang_downtime: {downtime:g}s`, on a machine with {cores} cores; the last run ended on
-{date}. The guide [Hangs and slow ranks](../guides/hangs.md) explains the detection.
+{date}. The guide [Hangs and slow ranks](../guides/hangs.md) explains hang detection.
 
 - Times are medians, counted from the start of the hang. A hang counts as found when the agents start to inspect the workers.
 - A hang counts as *found in time* if Rallypoint finds it within three times the 99th percentile of the step time, or within

@@ -70,7 +70,11 @@ def _job(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_job_info", "Name of the job, as a label.", {("job_name", status.job): 1})
     yield _gauge("rallypoint_attempt", "Number of the attempt, from 1.", status.fence.attempt)
     yield _gauge("rallypoint_coordinator_term", "How many coordinators the job has had, this one included.", status.fence.term)
-    yield _gauge("rallypoint_job_state", "1 for the current state of the attempt.", _one_of("state", JobState, status.state))
+    yield _gauge(
+        "rallypoint_job_state",
+        "1 for the current state of the attempt, 0 for the other states.",
+        _one_of("state", JobState, status.state),
+    )
     durable = "1 if the last status is stored where a later coordinator can read it."
     yield _gauge("rallypoint_status_durable", durable, int(status.durable))
 

@@ -73,9 +73,9 @@ class _JobFields(Model):
     health: Health = Health()
     """How lost nodes, hangs and faulty nodes are detected."""
     insecure_token: Annotated[bool, FLAG] = False
-    """True: the agents of a PyTorchJob or AppWrapper have no secret, for namespaces in which no Secret can be created. Any
-    process that can connect to a pod and knows the job's name can then join the job. Jobs whose pods Rallypoint creates itself
-    (kind `pods`) and local jobs always have a secret.
+    """True: the agents of a PyTorchJob or AppWrapper have no secret; for use in namespaces in which you cannot create a Secret.
+    Any process that can connect to a pod and knows the job's name can then join the job. Jobs whose pods Rallypoint creates
+    itself (kind `pods`) and local jobs always have a secret.
     """
     tls: Annotated[str, TLS] = ""
     """Mutual TLS between agents and coordinator (docs/guides/tls.md). `auto`: Rallypoint creates the certificates; `{secret:

@@ -336,7 +336,7 @@ def _read_binding(value: object) -> str:
 
 FLAG = Rule(kind="true/false", allowed="true or false", read=read_flag, schema={"type": "boolean"})
 NUMA = Rule(
-    kind="true/false, or a kind of binding",
+    kind="true/false, or a kind of CPU binding",
     allowed=f"true (same as {_BINDINGS[0]}), false, or one of {', '.join(_BINDINGS)}",
     read=_read_binding,
     schema={"enum": [True, False, *_BINDINGS]},

@@ -147,7 +147,7 @@ def _profiles() -> str:
     return _PROFILES.format(
         prefix=PREFIX,
         defaults=_table(("Field", *(f"`{profile.value}`" for profile in Profile)), _default_rows()),
-        appwrapper=_table(("Key", "Field", "Allowed"), appwrapper),
+        appwrapper=_table(("Key", "Field", "Allowed values"), appwrapper),
         chosen=" ".join(spec.CHOSEN for spec in known.values()),
         summaries="\n".join(f"- `{profile.value}`: {spec.SUMMARY}." for profile, spec in known.items()),
         notes="\n".join(spec.NOTE for spec in known.values()),
@@ -158,7 +158,7 @@ def _profiles() -> str:
 def _keys(spec: ProfileSpec) -> str:
     keys = (("label", spec.LABELS), ("annotation", spec.ANNOTATIONS))
     rows = ((f"{kind} `{key}`", f"`{known.field}`", known.allowed) for kind, group in keys for key, known in group.items())
-    return _KEYS.format(title=spec.TITLE, block=spec.BLOCK, table=_table(("Key", "Field", "Allowed"), rows))
+    return _KEYS.format(title=spec.TITLE, block=spec.BLOCK, table=_table(("Key", "Field", "Allowed values"), rows))
 
 
 def _default_rows() -> Iterator[tuple[str, ...]]:

@@ -297,7 +297,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the agent reaches a coordinator again",
         then="the agent stops its workers; afterwards, the coordinator may start a round without the nodes of the last round",
         actor="the agent and the coordinator",
-        wins="this timer expires before the lease timer, unless the lease is shorter",
+        wins="this timer expires before the lease timer, unless `fault_tolerance.lease` is shorter than this timer",
     ),
     Clock(
         name="stop-grace",

@@ -338,8 +338,8 @@ CHOSEN = """\
 A label or annotation of MindCluster (except `framework`), or a block `mindcluster`,
 selects `mindcluster` if no profile is set, and is an error with another profile."""
 NOTE = """\
-With the profile `mindcluster`, the label `fault-retry-times` also sets `retry_limit` and `node_replacements`, to at most \
-32,767."""
+With the profile `mindcluster`, the value of the label `fault-retry-times` (at most 32,767) also becomes the default of \
+`retry_limit` and `node_replacements`."""
 
 
 def defaults(block: MindCluster) -> dict[str, Any]:

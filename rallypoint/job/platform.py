@@ -40,14 +40,25 @@ def refuse_elsewhere(platform: str, namespace: str, *, backend: str, its_namespa
     """
     wrong: list[Problem] = []
     if platform and backend_of(platform) != backend:
-        wrong.append(_elsewhere("platform", platform, f"the job is submitted to backend {backend}"))
+        wrong.append(
+            Problem(
+                path="platform",
+                text=f"{show(platform)} is not allowed, because the job is submitted to backend {backend}",
+            )
+        )
     elif namespace and backend == "local":
-        wrong.append(_elsewhere("namespace", namespace, "the local backend has no namespaces"))
+        wrong.append(
+            Problem(
+                path="namespace",
+                text=f"{show(namespace)} is not allowed, because the local backend has no namespaces",
+            )
+        )
     elif namespace and namespace != its_namespace:
-        wrong.append(_elsewhere("namespace", namespace, f"the job is submitted to namespace {its_namespace}"))
+        wrong.append(
+            Problem(
+                path="namespace",
+                text=f"{show(namespace)} is not allowed, because the job is submitted to namespace {its_namespace}",
+            )
+        )
     if wrong:
         raise JobError(wrong)
-
-
-def _elsewhere(path: str, value: str, reason: str) -> Problem:
-    return Problem(path=path, text=f"{show(value)} is not allowed, because {reason}")

@@ -101,7 +101,7 @@ def _entry(entry: object, index: int) -> PreCheckOp:
         return PreCheckOp(module=module, name=name, enabled=read_flag(enabled))
     except RefusedError:
         raise RefusedError(
-            f"{_ALLOWED}. Entry {index} of the list has {enabled!r} as enabled, which must be true or false"
+            f"{_ALLOWED}. Entry {index} of the list has the value {enabled!r} for enabled, which must be true or false"
         ) from None
 
 

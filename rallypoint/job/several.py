@@ -77,8 +77,10 @@ def _path(roles: Iterable[Role], place: Place, name: str, rest: tuple[Step, ...]
 def _nothing_to_wait_for(roles: Mapping[str, Role]) -> Problem:
     if not any(counts(role)[0] for role in roles.values()):
         return Problem(path="roles", text="no role has an instance; expected at least one role with a total of 1 or more")
-    told = "no role with instances has driver: true; expected at least one, because the job ends when these roles have ended"
-    return Problem(path="roles", text=told)
+    return Problem(
+        path="roles",
+        text="no role with instances has driver: true; expected at least one, because the job ends when these roles have ended",
+    )
 
 
 def _settled(

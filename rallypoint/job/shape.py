@@ -75,7 +75,7 @@ def _named(name: Any, role: Any) -> Any:
     if role.get("name", name) != name:
         raise _refuse(
             f"{_ROLES}.{name}.name",
-            f"{show(role['name'])} is not allowed; expected no name in a role whose key in roles is its name ({name!r})",
+            f"{show(role['name'])} is not allowed, because the role already has the name {name!r}, its key in roles; omit name",
         )
     return {"name": name, **role}
 

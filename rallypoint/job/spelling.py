@@ -239,9 +239,11 @@ def _twice(found: list[_Said]) -> Iterator[Problem]:
         for at, value in item.fields.items():
             known = first.setdefault(at, item)
             if known.fields[at] != value:
-                allowed = f"the same value as {known.path} ({show(known.written)})"
-                told = "both are spellings of one argument, set one of them"
-                yield Problem(path=item.path, text=f"{show(item.written)} is not allowed; expected {allowed}; {told}")
+                yield Problem(
+                    path=item.path,
+                    text=f"{show(item.written)} is not allowed; expected the same value as {known.path} "
+                    f"({show(known.written)}); both are spellings of one argument, set one of them",
+                )
                 break
 
 

@@ -325,7 +325,7 @@ class JobOwner(TellsLineage, PlacedOperator):
         """
         ti = context["ti"]
         if ti.try_number <= (ti.max_tries or 0):
-            self.log.warning("Job %s continues; the next try of this task supervises it again", claim.name)
+            self.log.warning("Job %s continues; the next try of this task supervises the job again", claim.name)
             return
         try:
             if healthy:

@@ -41,10 +41,11 @@ class FunctionJob:
         """Content of the file. Raises `JobError` for more than `FUNCTION_LIMIT` bytes."""
         text = codec.dumps(self.function)
         if len(text.encode()) > FUNCTION_LIMIT:
+            size, name = len(text.encode()), self.function.name
             raise _wrong(
                 "python_callable",
-                f"function {self.function.name}: has {len(text.encode())} bytes, pickled with its data; expected at most "
-                f"{FUNCTION_LIMIT} bytes; read large data from a disk instead",
+                f"the pickled function {name} has {size} bytes with its data; expected at most {FUNCTION_LIMIT} bytes; read "
+                "large data from a disk instead",
             )
         return text
 

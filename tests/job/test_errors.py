@@ -391,7 +391,8 @@ def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
         ),
         pytest.param(
             {"name": "digits", "roles": {"worker": {"name": "ps", "entrypoint": "a.py"}}},
-            "roles.worker.name: 'ps' is not allowed; expected no name in a role whose key in roles is its name ('worker')",
+            "roles.worker.name: 'ps' is not allowed, because the role already has the name 'worker', its key in roles; "
+            "omit name",
             id="two names for a role",
         ),
         pytest.param(

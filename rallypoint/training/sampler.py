@@ -92,10 +92,11 @@ class ResumableSampler(Sampler[list[int]]):
                 f"batch_size: {self.batch_size} is not allowed; expected {world_size} (world size) to {self.length} (number "
                 "of samples)"
             )
-        smallest = self.length // len(self)
+        batches = len(self)
+        smallest = self.length // batches
         if smallest < world_size:
             raise ValueError(
-                f"batch_size: {self.batch_size} is not allowed; the smallest of the {len(self)} batches would have {smallest} "
+                f"batch_size: {self.batch_size} is not allowed; the smallest of the {batches} batches would have {smallest} "
                 f"samples, but each of the {world_size} ranks needs one"
             )
         self.rank, self.world_size = rank, world_size

@@ -99,7 +99,7 @@ class BaseWorkloadDesc(_Desc):
     @classmethod
     def _check_entry_point(cls, entry_point: str) -> str:
         if get_entrypoint_type(entry_point) is None:
-            raise ValueError(f"{entry_point!r} is not allowed; expected {ENTRY_ALLOWED}")
+            raise ValueError(f"entry_point: {entry_point!r} is not allowed; expected {ENTRY_ALLOWED}")
         return entry_point
 
     @field_validator("resource")

@@ -87,7 +87,7 @@ class StatusServer(NodeCapability):
             server = GuardedPort(Limits.few(_CONNECTIONS), self._admit)
             self._port = await server.start(_HOST, 0)
         except OSError as error:
-            log.warning("cannot listen for the progress reports of trainers (Kubeflow's protocol): %s", error)
+            log.warning("cannot open the HTTP server that receives Kubeflow progress reports from the workers: %s", error)
             return
         self._server = server
 
@@ -156,7 +156,7 @@ class StatusServer(NodeCapability):
         if request.local_rank >= self._workers:
             raise Refused(404, f"local rank {request.local_rank}: no such worker; the node has {self._workers} workers")
         if request.round != self._round:
-            raise Refused(409, f"round {request.round} is not the current round of this node")
+            raise Refused(409, f"the report is from round {request.round}, which is not the current round of this node")
 
 
 def _answered(status: int, text: str) -> bytes:

@@ -124,7 +124,7 @@ def read_head(head: bytes, token: str) -> Request:
     if not (length.isascii() and length.isdecimal()) or len(length) > 9:
         raise Refused(411, "the Content-Length header is missing")
     if int(length) > BODY_LIMIT:
-        raise Refused(413, f"the body exceeds {BODY_LIMIT} bytes")
+        raise Refused(413, f"the body of the request exceeds {BODY_LIMIT} bytes")
     return Request(round=round_, local_rank=local_rank, length=int(length))
 
 

@@ -86,7 +86,7 @@ def end_softly(events: Any, workers: int, *, within: float, cut_short: Callable[
     events.pause.clear()
     saved = paused and _patiently(lambda seconds: bool(events.finished_save_checkpoint.wait(seconds)), left, cut_short)
     if paused and not saved:
-        log.warning("the checkpoint was not saved before the timeout")
+        log.warning("the workers did not save the requested checkpoint before the timeout")
     return saved
 
 
@@ -333,7 +333,7 @@ def _read(folder: Path, code: int) -> Ending:
         left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
     except FileNotFoundError:
         raise RallypointError(
-            f"the agent process ended without a result ({describe_exit(code)}); its log on stderr has the reason"
+            f"the agent process ended without a result ({describe_exit(code)}); see the log of the agent on stderr"
         ) from None
     if left.ending is None:
         raise ConfigError(left.error)

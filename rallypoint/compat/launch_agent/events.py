@@ -372,7 +372,7 @@ class Events:
         self._mark_paused(local_rank, os.getpid())
         try:
             if not self.resume.wait(timeout):
-                raise EventsTimeoutError(f"this worker was not resumed within {timeout:g} s")
+                raise EventsTimeoutError(f"this worker is paused and was not resumed within {timeout:g} s")
         finally:
             self._mark_paused(local_rank, 0)
             self.paused.clear()

@@ -61,9 +61,9 @@ class EtcdAgreement:
             try:
                 settled = str(await self._call(self._offer, ours))
             except OSError as error:
-                settled, trouble = "", f"cannot connect: {error}"
+                settled, reason = "", f"cannot connect: {error}"
             else:
-                trouble = f"{settled} is stored there, but the process at this address does not answer"
+                reason = f"the key contains {settled}, but no process answers at this address"
             if settled == ours:
                 self._ours = ours
                 self._keeping = asyncio.create_task(self._keep())
@@ -72,8 +72,8 @@ class EtcdAgreement:
                 return settled
             if loop.time() >= deadline:
                 raise ConfigError(
-                    f"etcd at {self.host}:{self.port}: key {self._place.key}: {trouble} (tried for {self._within:g} s); "
-                    "check that etcd and node 0 are running"
+                    f"cannot find the coordinator through the key {self._place.key} of etcd at {self.host}:{self.port} within "
+                    f"{self._within:g} s: {reason}; check that etcd and node 0 are running"
                 )
             await asyncio.sleep(_RETRY)
 

@@ -192,7 +192,7 @@ def require_valid(config: LaunchConfig) -> None:
             raise ValueError(f"{name}: {value!r} is not allowed; expected {rule.expected}")
     if config.min_nodes > config.max_nodes:
         given = f"{config.min_nodes}, {config.max_nodes}"
-        raise ValueError(f"min_nodes, max_nodes: {given} is not allowed; expected 1 <= MIN <= MAX")
+        raise ValueError(f"min_nodes, max_nodes: {given} is not allowed; expected 1 <= min_nodes <= max_nodes")
 
 
 #: Who meets by our own coordinator, and who would by etcd; nobody but its maker has the last.
@@ -309,7 +309,7 @@ def _notes(configs: Mapping[str, Any]) -> tuple[str, ...]:
     known = {"timeout", "join_timeout", *_LIMITS, *_ALIVE, *_PLACES}
     unknown = sorted(set(configs) - known - set(_THEIRS))
     if unknown:
-        raise ValueError(f"rdzv_configs: {unknown[0]!r} is not allowed; expected one of {', '.join(sorted(known))}")
+        raise ValueError(f"rdzv_configs: key {unknown[0]!r} is not allowed; expected one of {', '.join(sorted(known))}")
     idle = sorted(set(configs) & set(_THEIRS))
     return (f"rdzv_configs: {', '.join(idle)}: ignored; only torch's own rendezvous uses it",) if idle else ()
 

@@ -133,11 +133,11 @@ class FrameWriter:
         buffers = frame.buffers
         sizes = [len(part) for part in buffers]
         text = dump_json(frame.head)
-        if len(text) > HEAD_LIMIT or sum(sizes) > MESSAGE_LIMIT or len(sizes) > _BUFFERS:
+        count, total, other = len(sizes), sum(sizes), len(text)
+        if other > HEAD_LIMIT or total > MESSAGE_LIMIT or count > _BUFFERS:
             raise ValueTypeError(
-                f"the values of a call between roles are too large: {len(sizes)} arrays and tensors of {sum(sizes)} bytes in "
-                f"total (limits: {_BUFFERS}, and {MESSAGE_LIMIT} bytes), and {len(text)} bytes of other values (limit: "
-                f"{HEAD_LIMIT} bytes)"
+                f"the values of a call between roles are too large: {count} arrays and tensors (at most {_BUFFERS}) of "
+                f"{total} bytes (at most {MESSAGE_LIMIT}), and {other} bytes of other values (at most {HEAD_LIMIT})"
             )
         table = struct.pack(f">{len(sizes)}Q", *sizes)
         signature = _sign(self._key, self._number, (frame.kind, len(sizes), len(text)), (table, text))

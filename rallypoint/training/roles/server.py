@@ -116,7 +116,7 @@ class Server:
             try:
                 threading.Thread(target=self._serve, args=(sock, address[0]), name="rallypoint-call", daemon=True).start()
             except RuntimeError as error:
-                log.error("cannot answer a request from %s: %s", address[0], error)  # noqa: TRY400  one line
+                log.error("cannot start a thread for the call from %s: %s", address[0], error)  # noqa: TRY400  one line
                 self._forget(sock)
                 sock.close()
                 time.sleep(_PAUSE)
@@ -160,7 +160,7 @@ class Server:
         except ProtocolError as error:
             log.warning("closed a connection from %s: %s", peer, error)
         except (RolesError, OSError) as error:
-            log.debug("the connection from %s was lost: %s", peer, error)
+            log.debug("the connection of the calling process at %s was lost: %s", peer, error)
         finally:
             self._forget(mine[0])
             with contextlib.suppress(OSError):
@@ -197,7 +197,7 @@ class Server:
         frame = channel.receive(until=time.monotonic() + _SILENCE)
         if frame.kind is not Kind.RECEIVED:
             raise ProtocolError(
-                "received an invalid message from another role; expected the confirmation that it has received the result"
+                "received an invalid message from another role; expected its confirmation that it has the result of its call"
             )
 
     def _execute(self, name: str, value: Any, caller: Caller) -> tuple[Outcome, Frame]:

@@ -187,6 +187,6 @@ def _left(until: float) -> float:
     left = until - time.monotonic()
     if left <= 0:
         raise CallTimeoutError(
-            "the call to another role did not finish within its timeout; whether the role executed it is unknown"
+            "the call to another role did not finish within its timeout; whether the function was executed is unknown"
         )
     return left

@@ -221,7 +221,8 @@ class Snapshots:
                 continue
             return self._resumed((checkpoint.fence, checkpoint.step), str(checkpoint.path))
         if passed_over:
-            raise CheckpointError(f"storage: all checkpoints are damaged: {', '.join(passed_over)}")
+            names = ", ".join(passed_over)
+            raise CheckpointError(f"storage: all checkpoints are damaged: {names}")
         return None
 
     def _completed(self, step: int) -> None:

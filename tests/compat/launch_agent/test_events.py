@@ -180,7 +180,7 @@ def test_a_worker_that_died_in_its_pause_is_not_counted(events: Events) -> None:
     process.communicate()
 
     assert not events.wait_paused(1, 0.01)
-    with pytest.raises(EventsTimeoutError, match="this worker was not resumed within 0\\.01 s"):
+    with pytest.raises(EventsTimeoutError, match="this worker is paused and was not resumed within 0\\.01 s"):
         theirs(events).poll(1, local_rank=0, timeout=0.01)
 
 

@@ -170,7 +170,7 @@ def test_the_static_endpoint_is_the_stores(nodes: tuple[int, int], fields: dict[
         pytest.param(
             (2, 1),
             {},
-            "2, 1 is not allowed; expected 1 <= MIN <= MAX",
+            "2, 1 is not allowed; expected 1 <= min_nodes <= max_nodes",
             id="nodes",
         ),
         pytest.param((1, 1), {"nproc_per_node": 0}, "nproc_per_node: 0 is not allowed", id="no-workers"),
@@ -189,7 +189,7 @@ def test_the_static_endpoint_is_the_stores(nodes: tuple[int, int], fields: dict[
             "start_method: 'exec' is not allowed; expected one of spawn",
             id="method",
         ),
-        pytest.param((1, 1), {"rdzv_configs": {"tiemout": 1}}, "rdzv_configs: 'tiemout' is not allowed", id="config-key"),
+        pytest.param((1, 1), {"rdzv_configs": {"tiemout": 1}}, "rdzv_configs: key 'tiemout' is not allowed", id="config-key"),
         pytest.param((1, 1), {"rdzv_configs": {"timeout": "soon"}}, "rdzv_configs['timeout']: 'soon'", id="config-value"),
         pytest.param((1, 1), {"shutdown_timeout": -1}, "shutdown_timeout: -1 is not allowed", id="grace"),
         pytest.param((1, 1), {"redirects": 4}, "redirects: 4 is not allowed", id="std"),

@@ -125,11 +125,11 @@ def slot(node_rank: int, high: int) -> int:
 
 
 def number(text: str, where: str) -> float:
-    """Return seconds, 0 or more; `where` says whose."""
+    """Return the seconds, 0 or more, that the environment variable `where` contains."""
     try:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds < float("inf"):
-        raise UsageError(f"{where} {text!r}: not allowed; expected seconds, 0 or more")
+        raise UsageError(f"environment variable {where} {text!r}: not allowed; expected seconds, 0 or more")
     return seconds

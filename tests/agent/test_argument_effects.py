@@ -175,7 +175,7 @@ def test_a_round_waits_for_the_join_timeout() -> None:
     assert over is not None
     assert over.reason == "RendezvousTimeout"
     for wrong in ("0", "-1", "soon"):
-        with pytest.raises(JobError, match=rf"for the key join_timeout; it is '{wrong}'"):
+        with pytest.raises(JobError, match=rf"for the key join_timeout, not '{wrong}'"):
             plan(rdzv_conf=f"join_timeout={wrong}")
 
 

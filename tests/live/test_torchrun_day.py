@@ -111,7 +111,7 @@ def test_a_given_port_that_is_taken_is_an_error(job: Agents) -> None:
         code, output = said(job.run(f"--master-port={port}", OBEY, job.work))
 
     assert code == Exit.CONFIG, output
-    assert f"--master-port {port}: cannot open the store port on 127.0.0.1: " in output
+    assert f"--master-port {port}: cannot open the port of the TCPStore on 127.0.0.1: " in output
     assert "choose another port" in output
 
 

@@ -121,7 +121,7 @@ class GuardedPort:
             connection.read()  # an agent's first message is often there already
             return connection.crowding
         log.warning(
-            "rejected a connection from %s: %d authenticated connections are open, which is the limit", host, len(self.table)
+            "rejected a connection from %s: the limit of %d authenticated connections is reached", host, len(self.table)
         )
         return True
 

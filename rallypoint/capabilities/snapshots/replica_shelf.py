@@ -103,8 +103,8 @@ class ReplicaShelf:
         needed = self.size + more + second
         if needed > self._limit:
             raise ReplicaError(
-                f"rank {part.rank}: this node cannot keep two snapshots of {part.size:,} bytes for the rank: all copies would "
-                f"need {needed:,} bytes, but the limit (recovery.replica_limit) is {self._limit:,} bytes"
+                f"snapshot of rank {part.rank} rejected: with two snapshots of {part.size:,} bytes for this rank, this node "
+                f"would store {needed:,} bytes for other nodes, more than recovery.replica_limit ({self._limit:,} bytes)"
             )
         free = free_memory(self._folder)
         if free < more:

@@ -169,7 +169,7 @@ def test_beyond_the_limit_it_is_refused_with_the_numbers(tmp_path: Path, target:
     assert shelf.size == 4 * SIZE
     third = leave(tmp_path / "here", 4, rank=3)
     with pytest.raises(
-        ReplicaError, match=f"two snapshots of {SIZE:,} bytes for the rank: all copies would need {6 * SIZE:,} bytes"
+        ReplicaError, match=f"two snapshots of {SIZE:,} bytes for this rank, this node would store {6 * SIZE:,} bytes"
     ):
         send(third, head_of(third, 1, 2, 3), target, SECRET)
 

@@ -63,7 +63,7 @@ class EtcdAgreement:
             except OSError as error:
                 settled, reason = "", f"cannot connect: {error}"
             else:
-                reason = f"the key contains {settled}, but no process answers at this address"
+                reason = f"the key contains {settled}, but no coordinator answers at this address"
             if settled == ours:
                 self._ours = ours
                 self._keeping = asyncio.create_task(self._keep())

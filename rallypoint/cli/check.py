@@ -54,7 +54,7 @@ def add(commands: Commands) -> None:
     parser.add_argument(
         "--nproc-per-node", metavar="K", type=int, default=1, help="test processes per node (default: 1); not with FILE"
     )
-    parser.add_argument("--image", help="image of the check pods, with rallypoint[agent]; not with FILE")
+    parser.add_argument("--image", help="image of the check pods, with airflow-provider-rallypoint[agent]; not with FILE")
     parser.add_argument(
         "--level", type=int, choices=(1, 2), default=1, help="1: test pairs of nodes; 2: then test all healthy nodes together"
     )

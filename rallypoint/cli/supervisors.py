@@ -85,7 +85,7 @@ def way_options(parser: UsageParser) -> None:
         "--supervisor-image",
         metavar="IMAGE",
         default="",
-        help="image of the supervisor pod, with rallypoint[client,kubernetes]",
+        help="image of the supervisor pod, with airflow-provider-rallypoint[client,kubernetes]",
     )
     group.add_argument(
         "--supervisor-account",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from rallypoint.agent.node.health.pulses import Pulses, moved
-from rallypoint.wire.progress import Life, ProgressFile, life_offset
+from rallypoint.wire.progress import Life, ProgressFile, ProgressSlot, life_offset
 from rallypoint.wire.pulse import BUCKETS, COUNTS_OFFSET, Phase, Pulse, bucket, pulse_of
 
 SECOND = 1_000_000_000
@@ -38,6 +39,29 @@ def test_how_old_the_last_beat_is() -> None:
     assert (seen.phase, seen.quiet, seen.beat, seen.moved) == (Phase.STEP, 0.25, 999750, 0)
     clock.passes(1.0)
     assert pulses.look(0, Pulse(at=clock.now - 5 * SECOND // 4, phase=Phase.STEP), Life(pid=9)).moved == 7
+
+
+@pytest.mark.parametrize(
+    ("told", "quiet"),
+    [
+        pytest.param(4999.75, 0.25, id="the worker tells the time"),
+        pytest.param(4990.0, 0.0, id="before the last look: it was reported since then"),
+        pytest.param(5001.0, 0.0, id="in the future"),
+        pytest.param(math.nan, 0.0, id="no time"),
+    ],
+)
+def test_a_report_is_a_sign_of_life_beside_old_beats(told: float, quiet: float) -> None:
+    """As of a script without an optimizer; reports that were there at the first look are of an unknown age."""
+    clock = Clock()
+    pulses = Pulses(clock=clock, files=lambda _: 7, wall=lambda: 5000.0)
+    pulse = Pulse(at=clock.now - 60 * SECOND)
+
+    assert pulses.look(0, pulse, Life(), ProgressSlot(liveness=3, at=4999.0)).quiet == 60.0
+    clock.passes(1.0)
+    assert pulses.look(0, pulse, Life(), ProgressSlot(liveness=4, at=told)).quiet == quiet
+    clock.passes(1.0)
+    assert pulses.look(0, pulse, Life(), ProgressSlot(liveness=4, at=told)).quiet == quiet + 1.0
+    assert pulses.look(0, Pulse(at=clock.now), Life(), ProgressSlot(liveness=4, at=told)).quiet == 0.0
 
 
 def walk(pulses: Pulses, clock: Clock, *, steps: int, waited: float = 0.0, out: float = 0.0) -> Any:

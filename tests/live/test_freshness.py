@@ -90,6 +90,30 @@ def test_another_coordinator_says_it_too(job: Job) -> None:
         signal_all(pids, signal.SIGCONT)
 
 
+#: Torch is imported, but no optimizer of it makes a step.
+REPORTS = """
+import itertools, time
+import torch
+from rallypoint.training import report_progress
+for step in itertools.count():
+    report_progress(step)
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.extended
+def test_a_worker_that_only_reports_is_not_silent(tmp_path: Path, home: Path) -> None:
+    """With torch but without an optimizer, its reports are its signs of life."""
+    (tmp_path / "reports.py").write_text(REPORTS)
+    job = Job.write(tmp_path, home, entrypoint=str(tmp_path / "reports.py")).submit()
+    try:
+        begun = job.trains(ranks=1).ranks[0].step or 0
+        job.trains(ranks=1, beyond=begun + 160)  # 8 s
+        assert "last " not in summary(job)
+    finally:
+        job.discard()
+
+
 async def tab(job: Job) -> Page:
     """Return what the tab of the job's task shows: what the API server answers a browser."""
     looker = Looker(access=LiveAccess(home=job.home))

@@ -272,7 +272,7 @@ class Round:
     def _report(self, worker: Worker) -> WorkerReport:
         local_rank = worker.place.local_rank
         slot, vital = self._look(worker)
-        seen = self._seen(local_rank)
+        seen = self._seen(local_rank, slot)
         # Without a pulse it is as old as the agent knows.
         quiet = vital.quiet(self._now()) if seen.quiet is None and vital.liveness else seen.quiet
         return WorkerReport(
@@ -299,10 +299,10 @@ class Round:
         pulse = Pulse() if self._progress is None else self._progress.pulse(local_rank)
         return has_finished(self._lives.get(local_rank, Life()), pulse)
 
-    def _seen(self, local_rank: int) -> Seen:
+    def _seen(self, local_rank: int, slot: ProgressSlot) -> Seen:
         progress, life = self._progress, self._lives.get(local_rank, Life())
         # The last word stays when the memory is gone.
-        return self._pulses.look(local_rank, Pulse() if progress is None else progress.pulse(local_rank), life)
+        return self._pulses.look(local_rank, Pulse() if progress is None else progress.pulse(local_rank), life, slot)
 
     def learned(self) -> tuple[Learned, ...]:
         """Return how long the phases of the workers took so far in this round."""
@@ -347,7 +347,7 @@ class Round:
         def look() -> RankSeen:
             now = self._now()
             slot, vital = self._look(worker)
-            seen = self._seen(local_rank)
+            seen = self._seen(local_rank, slot)
             return RankSeen(
                 local_rank=local_rank,
                 pid=vital.pid,

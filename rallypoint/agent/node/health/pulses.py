@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.agent.node.health.npus import Meter
-from rallypoint.wire.progress import Life, ProgressFile
+from rallypoint.wire.progress import Life, ProgressFile, ProgressSlot
 from rallypoint.wire.pulse import Learned, Pace, Phase, Pulse, learned_of
 
 __all__ = ["Pulses", "Seen", "moved"]
@@ -29,6 +29,8 @@ _SILENT = 0.5
 _STEPS, _SECONDS = 5, 2.0
 
 _BILLION = 1_000_000_000
+
+_NOTHING = ProgressSlot()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,31 +70,60 @@ def moved(pid: int) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith((b"rchar:", b"wchar:")))
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Reports:
+    """How many reports of a worker were seen at the last look, and when it made the last of them; 0 for none since the first."""
+
+    count: int
+    looked: int
+    at: int = 0
+
+
 class Pulses:
     """Of the workers of one round, by local rank."""
 
     def __init__(
-        self, *, clock: Callable[[], int] = time.monotonic_ns, files: Callable[[int], int] = moved, gpus: Meter | None = None
+        self,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+        files: Callable[[int], int] = moved,
+        gpus: Meter | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        self._clock, self._files, self._gpus = clock, files, gpus
+        self._clock, self._files, self._gpus, self._wall = clock, files, gpus, wall
         self._seen: dict[int, Seen] = {}
+        self._reports: dict[int, _Reports] = {}
         self._windows: dict[int, _Window] = {}
         self._learned: tuple[Learned, ...] = ()
         self._looked = 0
 
-    def look(self, local_rank: int, pulse: Pulse, life: Life) -> Seen:
-        """Return what is new of a worker."""
+    def look(self, local_rank: int, pulse: Pulse, life: Life, slot: ProgressSlot = _NOTHING) -> Seen:
+        """Return what is new of a worker; its reports are signs of life as its beats are, also where it has no optimizer."""
         known = self._seen.get(local_rank, Seen())
         if pulse.at == 0:
             return known
         now = self._clock()
-        quiet = round(max(0, now - pulse.at) / _BILLION, 3)
+        lively_at = max(pulse.at, self._reported_at(local_rank, slot, now))
+        quiet = round(max(0, now - lively_at) / _BILLION, 3)
         seen = dataclasses.replace(known, phase=pulse.phase, beat=pulse.at // 1_000_000, quiet=quiet)
         if quiet >= _SILENT:
             gpu = 0.0 if self._gpus is None else self._gpus.busy(local_rank)
             seen = dataclasses.replace(seen, moved=self._files(life.pid), gpu=gpu)
         self._seen[local_rank] = dataclasses.replace(seen, pace=self._pace(local_rank, pulse, life.steps, known.pace))
         return self._seen[local_rank]
+
+    def _reported_at(self, local_rank: int, slot: ProgressSlot, now: int) -> int:
+        """Return when a worker made its last report, 0 where it has made none since the first look.
+
+        It tells the time by the wall clock, which is taken only where it lies between the last two looks.
+        """
+        known = self._reports.get(local_rank, _Reports(count=slot.liveness, looked=now))
+        at = known.at
+        if slot.liveness != known.count:
+            age = (self._wall() - slot.at) * _BILLION
+            at = now - int(age) if 0 <= age <= now - known.looked else now
+        self._reports[local_rank] = _Reports(count=slot.liveness, looked=now, at=at)
+        return at
 
     def _pace(self, local_rank: int, pulse: Pulse, steps: int, known: Pace | None) -> Pace | None:
         """Return the last measurement, of steps that only steps lie between."""

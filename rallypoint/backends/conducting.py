@@ -130,7 +130,7 @@ class ConductorTurns(Turns):
         if before is not None and before.id == self._me.id:
             return record
         record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
-        if before is None:
+        if before is None or before.describe() == self._me.describe():
             return record
         return record.with_history("supervisor", f"{self._me.describe()} took over the supervision from {before.describe()}")
 

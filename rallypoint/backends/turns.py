@@ -239,7 +239,7 @@ class Turns:
         if decision.done or (before is not None and before.id == self._me.id):
             return decision
         record = dataclasses.replace(record, holder=dataclasses.replace(self._me, since=record.last_now))
-        if before is not None:
+        if before is not None and before.describe() != self._me.describe():
             told = f"{self._me.describe()} took over the supervision from {before.describe()}"
             record = record.with_history("supervisor", told)
         return dataclasses.replace(decision, record=record)

@@ -242,7 +242,10 @@ def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[
         of_role = _story_of(role)
         yield from ("", f"Role {name}", f"  {of_role.standing}")
         yield from (f"    {line}" for line in of_role.conditions)
-        yield from (f"  {line}".rstrip() for line in (*list(_timeline(of_role, zone))[1:], *list(_cost(of_role))[1:]))
+        # The whole job submits its roles.
+        told = [entry for entry in of_role.entries if not entry.text.startswith("submitted: ")]
+        lines = (*_timeline(dataclasses.replace(of_role, entries=tuple(told)), zone), *_cost(of_role))
+        yield from (f"  {line}" for line in lines if line)
 
 
 def _timeline(story: Story, zone: datetime.tzinfo | None) -> Iterator[str]:

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rallypoint.supervision.resizing import sized
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.role_plans import RolePlan, role_plans
 
@@ -43,17 +44,18 @@ def wanted(args: argparse.Namespace) -> Wanted:
 async def role_lines(backend: Backend, stored: Stored, what: Wanted) -> AsyncIterator[tuple[str, LogLine]]:
     """Yield each line with its prefix (`[rollout 1] `): role by role; with `follow`, in the order of writing."""
     roles = _chosen(stored, what)
+    several = await _has_several_ranks(backend, stored, roles[0], what) if what.role else True
     if not what.follow:
         for role in roles:
             async for line in _lines(backend, stored, role, what):
-                yield _label(role, line, what), line
+                yield _label(role, line, what, several=several), line
         return
     lines: asyncio.Queue[tuple[str, LogLine] | None] = asyncio.Queue(maxsize=1000)
 
     async def read(role: RolePlan) -> None:
         try:
             async for line in _lines(backend, stored, role, what):
-                await lines.put((_label(role, line, what), line))
+                await lines.put((_label(role, line, what, several=several), line))
         finally:
             await lines.put(None)
 
@@ -82,16 +84,28 @@ def _chosen(stored: Stored, what: Wanted) -> tuple[RolePlan, ...]:
         raise RoleError(f"--role {what.role} is not allowed for job {name}; expected one of {known}")
     if what.rank is not None and not what.role:
         raise RoleError(f"--rank {what.rank} requires --role, because job {name} has several roles")
-    chosen = tuple(role for role in roles if what.role in ("", role.name))
-    if what.rank is not None and what.rank >= chosen[0].total:
-        raise RoleError(f"--rank {what.rank} is not allowed; role {what.role} has ranks 0 to {chosen[0].total - 1}")
-    return chosen
+    return tuple(role for role in roles if what.role in ("", role.name))
 
 
-def _label(role: RolePlan, line: LogLine, what: Wanted) -> str:
-    if what.role:
-        return "" if what.rank is not None or role.total == 1 else f"[{line.rank}] "
-    return f"[{role.name} {line.rank}] "
+async def _has_several_ranks(backend: Backend, stored: Stored, role: RolePlan, what: Wanted) -> bool:
+    """Return whether lines of several ranks are printed; raises `RoleError` for a rank that the role does not have.
+
+    An elastic role has the size to which it was resized.
+    """
+    ranks = role.total
+    if role.elastic:
+        found = await backend.units(stored.plan.name).jobs.load(f"{stored.plan.name}-{role.name}")
+        plan = role.read() if found is None else sized(found.plan, found.record)
+        ranks = plan.max_nodes * plan.nproc_per_node
+    if what.rank is not None and what.rank >= ranks:
+        raise RoleError(f"--rank {what.rank} is not allowed; role {role.name} has ranks 0 to {ranks - 1}")
+    return what.rank is None and ranks > 1
+
+
+def _label(role: RolePlan, line: LogLine, what: Wanted, *, several: bool) -> str:
+    if not what.role:
+        return f"[{role.name} {line.rank}] "
+    return f"[{line.rank}] " if several else ""
 
 
 async def _lines(backend: Backend, stored: Stored, role: RolePlan, what: Wanted) -> AsyncIterator[LogLine]:

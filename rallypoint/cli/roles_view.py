@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from rallypoint.cli.document import RoleDocument
 from rallypoint.cli.values import Column, Fact, Row, Table
+from rallypoint.report.format import counted
+from rallypoint.report.incidents import is_fault
 from rallypoint.report.model import Mood
 from rallypoint.report.roles import ENDED, instances_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
@@ -44,31 +46,39 @@ def _rows(record: JobRecord, role: RolePlan, jobs: Mapping[str, RoleDocument]) -
 def _elastic(record: JobRecord, role: RolePlan, job: RoleDocument | None) -> Row:
     if job is None:
         state, mood = ("starting", Mood.BUSY) if record.phase is Phase.RUNNING else (ENDED.get(record.phase, "-"), Mood.QUIET)
-        return Row(cells=(role.name, f"{role.total} workers", state, "-", "-", "-", "-"), mood=mood)
-    own, status = job.record, job.status
-    step = own.progress.step if status is None or status.progress.step is None else status.progress.step
+        return Row(cells=(role.name, counted(role.total, "worker"), state, "-", "-", "-", "-"), mood=mood)
+    own, status, step = job.record, job.status, _step(job)
     if own.phase is Phase.RUNNING and status is not None:
         state = f"{len(status.world)} of {job.plan.max_nodes} nodes"
         mood = Mood.GOOD if len(status.world) >= job.plan.min_nodes else Mood.BUSY
     else:
         state = own.phase.value or "Submitted"
         mood = Mood.BAD if own.phase is Phase.FAILED else Mood.QUIET
-    restarts = str(len(own.incidents) + sum(folded.count for folded in own.folded))
-    cells = (role.name, f"{role.total} workers", state, "-", str(own.attempt), restarts, "-" if step is None else str(step))
+    faults = sum(map(is_fault, own.incidents)) + sum(folded.count for folded in own.folded if is_fault(folded))
+    workers = counted(job.plan.max_nodes * job.plan.nproc_per_node, "worker")
+    cells = (role.name, workers, state, "-", str(own.attempt), str(faults), "-" if step is None else str(step))
     return Row(cells=cells, mood=mood)
 
 
-def role_figures(record: JobRecord, plan: Plan) -> tuple[Fact, ...]:
-    """Return the short values of a job with several roles."""
+def _step(job: RoleDocument) -> int | None:
+    status = job.status
+    return job.record.progress.step if status is None or status.progress.step is None else status.progress.step
+
+
+def role_figures(record: JobRecord, plan: Plan, jobs: Iterable[RoleDocument] = ()) -> tuple[Fact, ...]:
+    """Return the short values of a job with several roles; nodes and step are those of its elastic roles."""
+    own = tuple(jobs)
+    worlds = [(job.status, job.plan) for job in own if job.status is not None]
+    steps = [step for job in own if (step := _step(job)) is not None]
     conductor, roles = record.conductor, role_plans(plan)
     restarts = 0 if conductor is None else sum(sum(role.restarts) for role in conductor.roles)
     attempts = record.attempt + plan.budgets.retry_limit - record.retries
     figures = {
         "attempt": f"{record.attempt} of {max(attempts, record.attempt)}" if record.attempt else "-",
-        "nodes": "-",
+        "nodes": f"{sum(len(s.world) for s, _ in worlds)} of {sum(p.max_nodes for _, p in worlds)}" if worlds else "-",
         "roles": str(len(roles)),
         "instances": str(sum(role.total for role in roles)),
-        "step": "-" if record.progress.step is None else str(record.progress.step),
+        "step": str(max(steps)) if steps else "-",
         "restarts": str(restarts),
         "resets": f"{record.retries} of {plan.budgets.retry_limit}",
     }

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rallypoint.cli.values import Column, Row, Table
 from rallypoint.report.format import clock_time, describe_end, span
-from rallypoint.report.incidents import RESTARTED, ListedIncident, id_text
+from rallypoint.report.incidents import RERUN, RESTARTED, ListedIncident, id_text
 from rallypoint.report.model import Mood, Story
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase, Slot
 from rallypoint.wire.check import NodeCheck, NodeVerdict
@@ -188,7 +188,7 @@ def _incident_row(listed: ListedIncident, culprit: str, now: float, zone: dateti
 
 def _healed(listed: ListedIncident) -> str:
     if listed.seconds_lost is not None:
-        return f"{'restarted ' if listed.recovered == RESTARTED else ''}{span(listed.seconds_lost)}"
+        return f"{'restarted ' if listed.recovered in (RESTARTED, RERUN) else ''}{span(listed.seconds_lost)}"
     return "-" if listed.cause in _HARMLESS or not listed.id else "no"
 
 

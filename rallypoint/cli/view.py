@@ -73,14 +73,14 @@ def view(
         by_node: one row for each node instead of each rank.
         roles: elastic roles of a job with several roles.
     """
-    story = story_of(record, status, now=now, plan=plan, status_age=status_age)
+    story, roles = story_of(record, status, now=now, plan=plan, status_age=status_age), tuple(roles)
     ranks = node_table(record, story.status, story.restarts, by_node=by_node)
     return JobView(
         name=record.name,
         phase=phase_word(record),
         summary=_summary(story, plan, now),
         mood=_mood(record, story.status, plan),
-        figures=_figures(story, plan),
+        figures=_figures(story, plan, roles),
         details=(*_details(story, now), *_supervision(record, plan, supervisor, _Clock(now=now, zone=zone))),
         nodes=role_table(record, plan, roles) if plan.roles else ranks,
         incidents=incident_table(story, now, zone=zone),
@@ -104,7 +104,7 @@ def view_of(document: JobDocument, now: float, *, by_node: bool = False) -> JobV
 
 def overview(jobs: Iterable[JobDocument], now: float) -> Table:
     """Return the table of all jobs, a row for each."""
-    rows = (_job_row(story_of(job.record, job.status, now=now, plan=job.plan), job.plan, now) for job in jobs)
+    rows = (_job_row(story_of(job.record, job.status, now=now, plan=job.plan), job, now) for job in jobs)
     return Table(columns=_JOBS, rows=tuple(rows), empty="no jobs")
 
 
@@ -185,10 +185,10 @@ def _bounds(plan: Plan) -> str:
     return str(plan.min_nodes) if plan.min_nodes == plan.max_nodes else f"{plan.min_nodes}:{plan.max_nodes}"
 
 
-def _figures(story: Story, plan: Plan) -> tuple[Fact, ...]:
+def _figures(story: Story, plan: Plan, roles: Iterable[RoleDocument]) -> tuple[Fact, ...]:
     record, status, step = story.record, story.status, story.progress.step
     if plan.roles:
-        return role_figures(record, plan)
+        return role_figures(record, plan, roles)
     # A retry is counted when the attempt before it has failed.
     begun = record.retries - (record.phase is Phase.RESETTING)
     attempts = record.attempt + plan.budgets.retry_limit - begun
@@ -279,9 +279,9 @@ def _ending(story: Story) -> str:
     return failure_story(story.record) if story.record.phase is Phase.FAILED else ""
 
 
-def _job_row(story: Story, plan: Plan, now: float) -> Row:
+def _job_row(story: Story, job: JobDocument, now: float) -> Row:
     record = story.record
-    figures = {fact.label: fact.text for fact in _figures(story, plan)}
+    figures = {fact.label: fact.text for fact in _figures(story, job.plan, job.roles)}
     cells = (
         record.name,
         Phase.TERMINATING.value if record.deletion else phase_word(record),
@@ -289,4 +289,4 @@ def _job_row(story: Story, plan: Plan, now: float) -> Row:
         span(now - record.created_at),
         record.owner,
     )
-    return Row(cells=cells, mood=_mood(record, story.status, plan))
+    return Row(cells=cells, mood=_mood(record, story.status, job.plan))

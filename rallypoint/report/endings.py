@@ -66,6 +66,8 @@ def _faults(record: JobRecord) -> tuple[Incident, ...]:
 
 
 def _tells_who(message: str, culprit: Culprit) -> bool:
+    if culprit.error and culprit.error in message:
+        return True
     who = f"node {culprit.node} " if culprit.rank < 0 else f"rank {culprit.rank} "
     return who in message
 

@@ -41,7 +41,9 @@ def metrics_text(progress: Progress) -> str:
 
 
 def describe_who(culprit: Culprit) -> str:
-    """Return `rank 3 on node 1 (host-b)`, or only the node if the culprit is a whole node."""
+    """Return `rank 3 on node 1 (host-b)`, only the node if the culprit is a whole node, or `instance 3` of a simple role."""
+    if culprit.node < 0 <= culprit.rank:
+        return f"instance {culprit.rank}"
     node = f"node {culprit.node}" + (f" ({culprit.host})" if culprit.host else "")
     return node if culprit.rank < 0 else f"rank {culprit.rank} on {node}"
 

@@ -145,7 +145,7 @@ def _failed(record: JobRecord, faults: Sequence[Incident]) -> Headline:
     kinds = [i.kind for i in sorted(faults, key=lambda i: i.detected_at) if i.kind is not None]
     kind = kind or (kinds[-1] if kinds else None)
     advice = _REASONS.get(reason) or (_MEND_ELSE if kind is None else _MEND[kind])
-    if culprit is None:
+    if culprit is None or (record.conductor is not None and verdict is not None):
         title = f"Failed{_took(record)}: {'' if verdict is None else verdict.message}".rstrip(": ")
     else:
         said = f": {culprit.error}" if culprit.error else ""

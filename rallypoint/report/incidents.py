@@ -16,10 +16,12 @@ from rallypoint.wire.status import JobStatus
 
 __all__ = [
     "REPLACED",
+    "RERUN",
     "RESTARTED",
     "TRAINED",
     "XCOM_LIMIT",
     "ListedIncident",
+    "action_name",
     "current_status",
     "done",
     "id_text",
@@ -37,6 +39,8 @@ __all__ = [
 TRAINED: Final = "training resumed"
 #: All workers of the round run again; they report no steps.
 RESTARTED: Final = "workers restarted"
+#: All instances of a job with several roles run again.
+RERUN: Final = "all instances run"
 #: Another coordinator took over.
 REPLACED: Final = "replaced"
 #: An incident that was only reported has ended by itself.
@@ -51,7 +55,9 @@ def recovered(incident: Incident) -> str:
         return ""
     if incident.cause is Cause.COORDINATOR:
         return REPLACED
-    return _OVER if incident.rung is Rung.NOTIFY else RESTARTED
+    if incident.rung is Rung.NOTIFY:
+        return _OVER
+    return RERUN if incident.rule in _OF_INSTANCES else RESTARTED
 
 
 def recovered_text(incident: Incident) -> str:
@@ -83,8 +89,9 @@ class ListedIncident:
         fault: whether it is a fault. Scaling, preemption, evacuation, a lost coordinator and a reset of the job are not
             faults.
         rank, node, host: of the culprit; -1 and "" without a culprit, or for a whole node or job.
-        action: the action (`Rung`); "" for a count.
-        recovered: how it ended: `training resumed` (a step is known), `workers restarted`, `replaced`, `over`; else "".
+        action: the action (`action_name`); "" for a count.
+        recovered: how it ended: `training resumed` (a step is known), `workers restarted`, `all instances run`, `replaced`,
+            `over`; else "".
         seconds_lost: from detection until then; None while it has not, and for a count.
         steps_lost: reported steps that were repeated; None while unknown, and for a count.
         count: number of incidents in this entry.
@@ -149,7 +156,7 @@ def _one(incident: Incident) -> ListedIncident:
         rank=-1 if culprit is None else culprit.rank,
         node=incident.id.node if culprit is None else culprit.node,
         host="" if culprit is None else culprit.host,
-        action=incident.rung.value,
+        action=action_name(incident),
         recovered=recovered(incident),
         seconds_lost=None if ended_at is None else round(max(0.0, ended_at - incident.detected_at), 3),
         steps_lost=incident.steps_lost,
@@ -208,6 +215,9 @@ def id_text(name: IncidentId) -> str:
 
 def judgement(incident: Incident) -> str:
     """Return the kind of an incident, the answer, the rule and the budget as text."""
+    if incident.rule in _OF_INSTANCES:
+        what = "was lost" if incident.cause is Cause.NODE else "failed"
+        return f"an instance {what} -> {action_name(incident)}; {_PAID_BY_INSTANCES[incident.rule]}"
     what = (
         incident.kind.value
         if incident.kind is not None
@@ -232,6 +242,21 @@ _BUDGETS = {
 }
 
 
+#: Actions after the failure of an instance in a job with several roles, by the rule of the incident.
+_OF_INSTANCES = {
+    "instance": ("restart-instance", "the instance was started again"),
+    "role": ("restart-role", "all instances of the role were started again"),
+    "job": ("reset", "the job was reset: all roles were started again"),
+    "none": ("exit", "the job ended"),
+}
+
+_PAID_BY_INSTANCES = {
+    "instance": "charged to the restarts of the instance",
+    "role": "charged to the restarts of the role",
+    "job": "charged to the reset budget",
+    "none": "not charged to a budget",
+}
+
 #: Incidents that are no faults.
 _CAUSES = {Cause.SCALE: "change of the number of nodes"}
 
@@ -248,7 +273,15 @@ _RUNGS = {
 }
 
 
+def action_name(incident: Incident) -> str:
+    """Return the name of the action for an incident: a recovery strategy, or `restart-instance` or `restart-role`."""
+    name, _ = _OF_INSTANCES.get(incident.rule, (incident.rung.value, ""))
+    return name
+
+
 def _action(incident: Incident) -> str:
+    if incident.rule in _OF_INSTANCES:
+        return _OF_INSTANCES[incident.rule][1]
     if (incident.cause, incident.rung) == (Cause.SCALE, Rung.ELASTIC_TRAINING):
         return "the job continued with a new number of nodes"
     return _RUNGS[incident.rung]
@@ -256,7 +289,7 @@ def _action(incident: Incident) -> str:
 
 def done(incident: Incident) -> str:
     """Return the action for an incident, the recovery time and the repeated steps as text."""
-    parts = [f"{incident.rung.value} ({_action(incident)})"]
+    parts = [f"{action_name(incident)} ({_action(incident)})"]
     if recovered_text(incident):
         parts.append(recovered_text(incident))
     if incident.steps_lost is not None:
@@ -281,9 +314,8 @@ def incident_lines(
 
 
 def _culprit_lines(culprit: Culprit) -> Iterator[str]:
-    yield f"  culprit  {describe_who(culprit)}, incarnation {culprit.incarnation}" + (
-        f", pid {culprit.pid}" if culprit.pid else ""
-    )
+    incarnation = f", incarnation {culprit.incarnation}" if culprit.incarnation else ""
+    yield f"  culprit  {describe_who(culprit)}{incarnation}" + (f", pid {culprit.pid}" if culprit.pid else "")
     ended = f"signal {culprit.signal}" if culprit.signal is not None else f"exit code {culprit.exit_code}"
     if culprit.kind is FaultKind.HANG:
         ended = "no exit; alive but making no progress"

@@ -15,7 +15,7 @@ from rallypoint.report.model import Headline, Mood, State, Story
 from rallypoint.report.story import story_of
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.supervision.resizing import sized
-from rallypoint.supervision.role_records import RoleRecord
+from rallypoint.supervision.role_records import Level, RoleRecord
 from rallypoint.wire.bounds import VALUES
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, role_plan, role_plans
@@ -248,13 +248,21 @@ def _found(record: JobRecord, role: RolePlan) -> RoleRecord | None:
 
 
 def _instances(record: JobRecord, role: RolePlan, found: RoleRecord | None) -> Iterator[Instance]:
-    done = frozenset(() if found is None else found.done)
+    done, failed = frozenset(() if found is None else found.done), _failed(record, role)
     for index in range(role.total):
-        state, mood = _state(record, found, done=index in done)
+        state, mood = ("failed", Mood.BAD) if index == failed else _state(record, found, done=index in done)
         group = index // role.per_group
         life = 0 if found is None else _at(found.incarnations, index)
         restarts = 0 if found is None else _at(found.restarts, group)
         yield Instance(index=index, state=state, mood=mood, group=group, life=life, restarts=restarts)
+
+
+def _failed(record: JobRecord, role: RolePlan) -> int:
+    """Return the instance of a role whose failure ended the job; -1 if it is none of them."""
+    history = () if record.conductor is None else record.conductor.history
+    if record.phase is not Phase.FAILED or not history or history[-1].level is not Level.NONE or history[-1].role != role.name:
+        return -1
+    return history[-1].index
 
 
 def _at(counts: Sequence[int], index: int) -> int:

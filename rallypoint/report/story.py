@@ -69,7 +69,7 @@ def story_of(
         headline=headline(record, status, details, faults=loss.faults, quiet=quiet),
         standing=_standing(record, None if plan is None else plan.budgets.retry_limit),
         silence=quiet,
-        conditions=tuple(_conditions(record, quiet)),
+        conditions=tuple(_conditions(record, quiet, now)),
         incidents=listed,
         details=details,
         restarts=_restarts(record, details, plan),
@@ -106,7 +106,9 @@ _SAYS = {
 }
 
 
-def _conditions(record: JobRecord, quiet: str) -> Iterator[str]:
+def _conditions(record: JobRecord, quiet: str, now: float) -> Iterator[str]:
+    # The clock is saved from time to time; in between it advances with the time of day.
+    clock = record.clock if record.released else record.clock + max(0.0, now - record.last_now)
     if quiet and not record.finished:
         yield f"{quiet}; the values below are from that report" if quiet.startswith("last report") else quiet
     if record.waits_for:
@@ -116,7 +118,7 @@ def _conditions(record: JobRecord, quiet: str) -> Iterator[str]:
     for condition in record.conditions:
         words = _SAYS.get((condition.type, condition.value))
         if words is not None and not (record.finished and condition.type is ConditionType.PODS_READY):
-            yield f"{words} for {span(record.clock - condition.clock)} ({condition.reason})"
+            yield f"{words} for {span(clock - condition.clock)} ({condition.reason})"
     if record.suspend:
         yield "suspension was requested"
     if record.deletion:

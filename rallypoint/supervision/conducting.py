@@ -135,7 +135,9 @@ def _deployed(record: JobRecord, attempt: int, policy: ConductorPolicy) -> JobRe
         record = record.with_condition(kind, "Resuming", value=value)
     for kind in (ConditionType.PODS_READY, ConditionType.UNHEALTHY):
         record = record.with_condition(kind, "Resuming", value=False)
-    roles = ", ".join(f"{role.name} x {role.units}" for role in policy.roles)
+    if record.condition(ConditionType.DELETING_RESOURCES):
+        record = record.with_condition(ConditionType.DELETING_RESOURCES, "DeletionComplete", value=False)
+    roles = ", ".join(role.name if role.elastic else f"{role.name} x {role.units}" for role in policy.roles)
     return _entered(record, Phase.RUNNING, f"attempt {attempt}: {roles}")
 
 

@@ -231,11 +231,11 @@ def _failed(
     reason = unit.reason or f"{unit.key.role} {unit.key.index} {unit.state.value}"
     level, reason = (Level.NONE, f"{reason}; {unit.final}") if unit.final else (level, reason)
     if level is Level.INSTANCE and _restarts_on_node(lives, policy, unit.key) >= policy.node_max_restart:
-        level, reason = Level.ROLE, f"{reason}; its node was restarted {policy.node_max_restart} times"
+        level, reason = Level.ROLE, f"{reason}; no restarts of {_sharing(role)} left (limit: {policy.node_max_restart})"
     if level is Level.ROLE and _known(record, role.name).reset >= policy.role_max_reset:
-        level, reason = Level.JOB, f"{reason}; role {role.name} was reset {policy.role_max_reset} times"
+        level, reason = Level.JOB, f"{reason}; no restarts of role {role.name} left (limit: {policy.role_max_reset})"
     if level is Level.JOB and record.attempt - record.first >= policy.job_max_restart:
-        level, reason = Level.NONE, f"{reason}; the job was restarted {policy.job_max_restart} times"
+        level, reason = Level.NONE, f"{reason}; no resets of the job left (limit: {policy.job_max_restart})"
     ended: dict[str, Any] = {"lost": unit.state is UnitState.LOST, "exit_code": unit.exit_code}
     step = Step(level=level, role=role.name, index=unit.key.index, attempt=record.attempt, reason=reason, at=now, **ended)
     record = dataclasses.replace(record, history=(*record.history, step)[-_HISTORY:])
@@ -248,6 +248,11 @@ def _failed(
     if level is Level.JOB:
         return dataclasses.replace(record, phase=Phase.RESETTING, stop_at=now + _grace(policy), reason=reason)
     return _stopping(record, policy, now, Outcome.FAILED, reason)
+
+
+def _sharing(role: RolePolicy) -> str:
+    """Return which instances share a budget of restarts, as text."""
+    return "its group" if role.place or role.per_group > 1 else "the instance"
 
 
 def _restarts_on_node(lives: Mapping[str, _Lives], policy: ConductorPolicy, key: UnitKey) -> int:

@@ -15,7 +15,7 @@ from rallypoint.backends.requests import request_deletion, request_resumption, r
 from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Snapshot
 from rallypoint.report.roles import read_roles
-from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.supervision.role_records import UnitKey, UnitState
 from rallypoint.wire.env import MASKED
 from rallypoint.wire.status import Event, Outcome
@@ -179,16 +179,21 @@ async def test_a_trainer_that_is_beyond_recovery_resets_the_job_once(place):
     assert record is not None
     assert record.verdict is not None
     assert (record.phase, record.verdict.reason) == (Phase.FAILED, "RoleFailed")
-    assert record.verdict.message == "trainer: every worker ended; the job was restarted 0 times"
+    assert record.verdict.message == "trainer: every worker ended; no resets of the job left (limit: 0)"
 
     place.world.jobs.clear()
     place.world.units.clear()
     await submit(place, fault_tolerance={"retry_limit": 1, "retry_pause_period": 0})
+
+    def succeeds() -> None:
+        assert not place.world.record("rl").condition(ConditionType.DELETING_RESOURCES)
+        ends(place, "judge", 0, 0)()
+
     story = Story(
         place,
         (all_run(place), says(place, Outcome.FAILED)),
         (lambda: all_run(place)() and place.world.record("rl-trainer").attempt == 2, says(place, Outcome.FAILED)),
-        (lambda: place.world.record("rl").attempt == 2 and all_run(place)(), ends(place, "judge", 0, 0)),
+        (lambda: place.world.record("rl").attempt == 2 and all_run(place)(), succeeds),
         (lambda: True, says(place, Outcome.SUCCEEDED)),
     )
     record = await drive(place, story)

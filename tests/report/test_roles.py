@@ -8,6 +8,7 @@ import json
 import pytest
 
 from rallypoint.operators.reporting import count
+from rallypoint.report.incidents import done, judgement, list_incidents
 from rallypoint.report.model import Mood, State
 from rallypoint.report.page.published import LIMIT, published_page
 from rallypoint.report.page.roles import roles_page
@@ -16,6 +17,7 @@ from rallypoint.report.roles import RoleSeen, role_stories
 from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.incident import Cause
 from tests.plugin import role_scenes, scenes
 from tests.plugin.scenes import OWNER, START
 
@@ -71,6 +73,48 @@ def test_the_incidents_of_the_job_are_those_of_instances():
         "restart instance",
         "all instances run after 0.20 s",
     )
+
+
+@pytest.mark.parametrize(
+    ("cause", "rule", "told"),
+    [
+        pytest.param(
+            Cause.PROCESS,
+            "instance",
+            (
+                "an instance failed -> restart-instance; charged to the restarts of the instance",
+                "restart-instance (the instance was started again), all instances run after 0.20 s",
+            ),
+            id="an instance",
+        ),
+        pytest.param(
+            Cause.NODE,
+            "role",
+            (
+                "an instance was lost -> restart-role; charged to the restarts of the role",
+                "restart-role (all instances of the role were started again), all instances run after 0.20 s",
+            ),
+            id="a role",
+        ),
+        pytest.param(
+            Cause.PROCESS,
+            "job",
+            (
+                "an instance failed -> reset; charged to the reset budget",
+                "reset (the job was reset: all roles were started again), all instances run after 0.20 s",
+            ),
+            id="the job",
+        ),
+    ],
+)
+def test_the_answer_to_an_instance_is_told_in_the_words_of_roles(cause, rule, told):
+    """By `explain`, by `status` and in XCom as in the tab; no worker and no node is named."""
+    (incident,) = job().incidents
+    changed = dataclasses.replace(incident, cause=cause, rule=rule)
+
+    assert (judgement(changed), done(changed)) == told
+    (listed,) = list_incidents(dataclasses.replace(job(), incidents=(changed,)), None)
+    assert listed.action == told[1].partition(" ")[0]
 
 
 def test_logs_are_those_of_each_role():

@@ -191,7 +191,7 @@ def test_an_exhausted_ladder_resets_the_job(cluster):
     cluster.ends("actor")
     cluster.settle()
     assert (cluster.record.phase, cluster.record.attempt, cluster.running()) == (Phase.FAILED, 2, {})
-    assert cluster.record.reason == "exited with code 1; the job was restarted 1 times"
+    assert cluster.record.reason == "exited with code 1; no resets of the job left (limit: 1)"
 
 
 @pytest.mark.parametrize(

@@ -85,8 +85,7 @@ def _of_instance(fault: Fault, incident: Incident) -> Fault:
     cause = {Cause.PROCESS: "Instance failed", Cause.NODE: "Instance lost"}.get(incident.cause)
     if incident.rule not in _AGAIN or cause is None:
         return fault
-    ended = fault.recovered.replace("workers restarted", "all instances run")
-    return dataclasses.replace(fault, cause=cause, rung=_AGAIN[incident.rule], recovered=ended, where="")
+    return dataclasses.replace(fault, cause=cause, rung=_AGAIN[incident.rule], where="")
 
 
 def roles_page(

@@ -14,7 +14,7 @@ from rallypoint.backends.site import Site
 from rallypoint.report import timeline
 from rallypoint.report.format import counted, describe_end, describe_who, metrics_text
 from rallypoint.report.hang import evidence_lines
-from rallypoint.report.incidents import ListedIncident, done, judgement, recovered_text
+from rallypoint.report.incidents import ListedIncident, action_name, done, judgement, recovered_text
 from rallypoint.report.model import Headline, Mood, Span, Story, Timeline
 from rallypoint.report.page.values import Curve, Fact, Fault, Line, LogPlace, NodeRow, Page, Point, RankCell, RolePart
 from rallypoint.report.story import story_of
@@ -398,7 +398,7 @@ def fault_of(number: int, incident: Incident, record: JobRecord) -> Fault:
         ended="" if culprit is None else describe_end(culprit),
         said="" if culprit is None else culprit.error,
         judged=judgement(incident),
-        rung=incident.rung.value,
+        rung=action_name(incident),
         done=done(incident),
         steps_lost=incident.steps_lost,
         attempt=incident.id.attempt,

@@ -33,10 +33,33 @@ def test_status_and_explain_show_every_role(place: Path, home: Path) -> None:
 
     told = cli("explain", "rl").stdout
     assert "incident 1: rollout 1 was killed by SIGKILL" in told
-    assert "the worker was replaced on its node" in told
+    assert "verdict: an instance failed -> restart-instance; charged to the restarts of the instance" in told
+    assert "action: restart-instance (the instance was started again), all instances run after" in told
     assert "\nRole trainer\n  Job rl-trainer: phase Running" in told
+    assert "submitted: by rl" not in told
     cli("delete", "rl")
     assert not job.place.exists()
+
+
+@pytest.mark.extended
+def test_status_and_explain_show_why_a_job_of_roles_failed(place: Path, home: Path) -> None:
+    """Which budget was used up at each step, in the words of roles; the instance that ended the job is marked."""
+    failing = {"entrypoint": [sys.executable, "-c", "raise SystemExit(4)"]}
+    job = RolesJob.write(place, home, roles={"trainer": None, "judge": failing}, recovery={"node_replacements": 1}).submit()
+    assert job.ends().phase.value == "Failed"
+
+    shown = cli("status", "rl").stdout
+    rows = [line.split()[:3] for line in shown.splitlines()]
+    assert ["judge", "0", "failed"] in rows
+    assert ["rollout", "0", "ended"] in rows
+    end = "no restarts of the instance left (limit: 1); no restarts of role judge left (limit: 3); no resets of the job left"
+    assert f"judge 0 exited with code 4; {end} (limit: 1)" in shown
+    told = cli("explain", "rl").stdout
+    assert "verdict: an instance failed -> restart-role; charged to the restarts of the role" in told
+    assert "action: restart-role (all instances of the role were started again)" in told
+    assert "action: reset (the job was reset: all roles were started again)" in told
+    assert "attempt 2: rollout x 2, judge x 1" in told
+    assert "took over the supervision" not in told
 
 
 @pytest.mark.extended
@@ -99,12 +122,18 @@ def test_the_trainer_is_resized_alone(place: Path, home: Path) -> None:
     before = {("rollout", rank): job.begins("rollout", rank).pid for rank in range(2)}
     job.begins("trainer", 0)
     job.begins("trainer", 1)
+    shown = [line.split()[:6] for line in cli("status", "rl").stdout.splitlines()]
+    assert ["trainer", "2", "workers", "2", "of", "2"] in shown
+    assert "role trainer has ranks 0 to 1" in cli("logs", "rl", "--role", "trainer", "--rank", "2", check=False).stderr
+    assert cli("logs", "rl", "--role", "trainer", "--rank", "1").returncode == 0
 
     assert "expected an elastic role: trainer" in cli("resize", "rl", "1", check=False).stderr
     assert "role 'judge' is not allowed" in cli("resize", "rl", "1", "--role", "judge", check=False).stderr
     assert "Role trainer of job rl is being resized from 1:2 to 1 nodes" in cli("resize", "rl", "1", "--role", "trainer").stdout
 
     eventually(lambda: (status := job.trainer.status) is not None and len(status.world) == 1, why=job.tell)
+    shown = [line.split() for line in cli("status", "rl").stdout.splitlines()]
+    assert ["trainer", "1", "worker", "1", "of", "1", "nodes", "-", "1", "0", "-"] in shown
     assert {key: pid for key, pid in job.pids().items() if key[0] == "rollout"} == before
     job.may_end()
     assert job.ends().phase.value == "Succeeded"

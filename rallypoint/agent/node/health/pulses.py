@@ -72,7 +72,7 @@ def moved(pid: int) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class _Reports:
-    """How many reports of a worker were seen at the last look, and when it made the last of them; 0 for none since the first."""
+    """The number of reports of a worker at the last look, and when it made the last; 0 for none since the first look."""
 
     count: int
     looked: int

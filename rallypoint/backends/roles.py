@@ -14,7 +14,7 @@ from rallypoint.supervision.role_records import ConductorPolicy, Level, RolePoli
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import role_plans
 
-__all__ = ["RolesError", "ignored_master", "isolation", "only_plan", "orphan_notes", "policy_of"]
+__all__ = ["RolesError", "ignored_master", "isolation", "only_plan", "orphan_notes", "policy_of", "refuse_node_groups"]
 
 
 class RolesError(SubmitError):
@@ -36,11 +36,21 @@ class RolesError(SubmitError):
 
 def only_plan(job: ElasticJob, *, backend: str, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Plan:
     """Return the plan of a job with one elastic role; raises `RolesError` for every other job."""
+    refuse_node_groups(job, backend=backend)
     missing = tuple(_missing(job))
     if missing:
         raise RolesError(job, backend=backend, missing=missing)
     (plan,) = compile_plan(job, orphan_policy=orphan_policy)
     return plan
+
+
+def refuse_node_groups(job: ElasticJob, *, backend: str) -> None:
+    """Raise `SubmitError` for a role whose nodes are to be replaced together; on one machine, there is nothing to replace."""
+    for role in job.roles:
+        if role.node_group_failover.label and backend != "local":
+            raise SubmitError(
+                f"roles.{role.name}.node_group_failover: not supported by the {backend} backend; remove the field"
+            )
 
 
 def _missing(job: ElasticJob) -> Iterator[str]:
@@ -51,8 +61,6 @@ def _missing(job: ElasticJob) -> Iterator[str]:
             yield f"launch simple ({role.name})"
         if role.instance_resources != InstanceResources():
             yield f"instance_resources ({role.name})"
-        if role.node_group_failover.label:
-            yield f"node_group_failover ({role.name})"
     if job.groups:
         yield "groups"
 

@@ -17,7 +17,7 @@ from rallypoint.job.role import ELASTIC, Role
 from rallypoint.wire.env import CONFIG
 from rallypoint.wire.function import CALL_MODULE
 from rallypoint.wire.incident import Answer
-from rallypoint.wire.plan import Budgets, DeviceSettings, EndRule, Entry, OrphanPolicy, Plan, Refill
+from rallypoint.wire.plan import Budgets, DeviceSettings, EndRule, Entry, GracePeriods, OrphanPolicy, Plan, Refill
 from rallypoint.wire.sections import build
 
 __all__ = ["compile_plan", "digest"]
@@ -208,7 +208,16 @@ def _role(role: Role) -> dict[str, Any]:
         "workdir": role.workdir,
         "setup": role.setup_commands,
         "checkpoint_dir": role.checkpoint_dir,
+        **_node_group(role),
     }
+
+
+def _node_group(role: Role) -> dict[str, Any]:
+    failover = role.node_group_failover
+    if not failover.label:
+        return {}
+    timeout = GracePeriods.node_group_timeout if failover.timeout is None else failover.timeout
+    return {"node_group": failover.label, "node_group_timeout": timeout}
 
 
 def _capabilities(job: ElasticJob, role: Role) -> dict[str, Any]:

@@ -108,10 +108,12 @@ class NodeGroupFailover(Model):
     """Nodes that are replaced together: those on Kubernetes nodes with the same value of a label."""
 
     label: Annotated[str, WORD] = ""
-    """Key of a label of the Kubernetes nodes, such as `topology.kubernetes.io/rack`."""
+    """Key of a label of the Kubernetes nodes, such as `topology.kubernetes.io/rack`. The supervisor must be allowed to read
+    Kubernetes nodes (`rallypoint manifests rbac --nodes`).
+    """
     timeout: Annotated[float | None, duration(least=30.0)] = None
-    """How long the replacement of a node may stay pending; then all nodes with the same value of the label are replaced.
-    Default: 5m.
+    """How long the replacement of a node may stay pending; then all nodes with the same value of the label are replaced, by
+    nodes with other values. Default: 5m.
     """
 
 

@@ -116,6 +116,7 @@ def take(record: JobRecord, seen: Observation, policy: Policy) -> Census:
             and slot.seen
             and slot.pending_clock is slot.lost_clock is None
             and not (node.deleting or node.flagged)
+            and node.group in ("", slot.group)
         ):
             running += 1
         else:
@@ -155,9 +156,10 @@ def _look(slot: Slot, node: NodeSeen | None, record: JobRecord, counter: _Counte
     counter.count(node)
     waits = node.state is NodeState.STARTING and not node.gated
     pending_clock = (record.clock if slot.pending_clock is None else slot.pending_clock) if waits else None
-    if slot.seen and slot.pending_clock == pending_clock:
+    group = node.group or slot.group
+    if slot.seen and slot.pending_clock == pending_clock and slot.group == group:
         return slot
-    return dataclasses.replace(slot, seen=True, pending_clock=pending_clock)
+    return dataclasses.replace(slot, seen=True, pending_clock=pending_clock, group=group)
 
 
 def _vanished(slot: Slot, record: JobRecord) -> NodeSeen:

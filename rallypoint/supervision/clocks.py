@@ -167,6 +167,16 @@ CLOCKS: tuple[Clock, ...] = (
         wins="while this timer runs, the failure timer does not start, and the supervisor deletes no node",
     ),
     Clock(
+        name="node-group",
+        setting="node_group_failover.timeout",
+        starts="the replacement of a node has been created but does not run yet",
+        pauses="never",
+        ends="the replacement runs",
+        then="the supervisor replaces all nodes on machines with the same value of `node_group_failover.label`",
+        actor="the supervisor",
+        wins="none",
+    ),
+    Clock(
         name="replace-delay",
         setting="recovery.replace_delay",
         starts="a node is lost",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rallypoint.supervision.actions import Action, RemoveNode
 from rallypoint.supervision.census import Census
@@ -34,6 +34,7 @@ __all__ = [
     "fenced_until",
     "hopeless",
     "irreplaceable",
+    "leave_groups",
     "missing_nodes",
     "next_replacement",
     "node_incident",
@@ -156,7 +157,7 @@ def evacuate(record: JobRecord, flagged: Iterable[NodeSeen]) -> JobRecord:
 
     It costs nothing, and the old one is ended in peace.
     """
-    unseen = {slot.node: slot.unseen for slot in record.slots}
+    slots = {slot.node: slot for slot in record.slots}
     for node in flagged:
         why = f"leaves {node.host or 'its host'}, which is flagged as bad: {node.flagged}" if node.flagged else node.outdated
         incident = Incident(
@@ -169,11 +170,61 @@ def evacuate(record: JobRecord, flagged: Iterable[NodeSeen]) -> JobRecord:
             clock=record.clock,
         )
         record = dataclasses.replace(record, incidents=merge_incidents(record.incidents, (incident,)))
-        fresh = Slot(
-            node=node.node, incarnation=node.incarnation + 1, wanted_clock=record.clock, unseen=unseen.get(node.node, 0)
-        )
-        record = record.with_slot(fresh).with_history("node-evacuated", incident.reason)
+        slot = dataclasses.replace(slots.get(node.node, Slot(node=node.node)), incarnation=node.incarnation)
+        record = record.with_slot(_next(slot, record.clock)).with_history("node-evacuated", incident.reason)
     return record
+
+
+def _next(slot: Slot, clock: float) -> Slot:
+    """Return a slot that wants its next incarnation."""
+    return Slot(node=slot.node, incarnation=slot.incarnation + 1, wanted_clock=clock, unseen=slot.unseen, group=slot.group)
+
+
+def leave_groups(record: JobRecord, policy: Policy) -> tuple[JobRecord, Deadline | None]:
+    """Want another incarnation of each node in a group of machines in which a replacement was pending for too long.
+
+    Each group is left once in an attempt, and it costs nothing. Also return when the next group is left.
+    """
+    waiting = [(slot.pending_clock + policy.node_group_timeout, slot) for slot in _pending_replacements(record)]
+    for at, slot in waiting:
+        if record.clock >= at and slot.group not in record.left_groups:
+            record = _leave(record, slot, policy)
+    later = [(at, slot.node, slot.group) for at, slot in waiting if slot.group not in record.left_groups]
+    if not later:
+        return record, None
+    at, node, group = min(later)
+    then = f"all nodes on machines with {policy.node_group}={group} are replaced, because node {node} is pending"
+    return record, Deadline(at=at, clock="node-group", then=then)
+
+
+def _pending_replacements(record: JobRecord) -> Iterator[Slot]:
+    for slot in record.slots:
+        if slot.incarnation > 1 and slot.pending_clock is not None and slot.group:
+            yield slot
+
+
+def _leave(record: JobRecord, pending: Slot, policy: Policy) -> JobRecord:
+    members = [slot for slot in record.slots if slot.group == pending.group and slot.lost_clock is None]
+    where = f"the machines with {policy.node_group}={pending.group}"
+    why = f"because the replacement of node {pending.node} was pending for {policy.node_group_timeout:g} s"
+    incidents = tuple(
+        Incident(
+            id=IncidentId(attempt=record.attempt, round=0, node=slot.node, sequence=slot.incarnation),
+            cause=Cause.EVACUATION,
+            rung=Rung.RECOVER,
+            reason=f"node {slot.node} leaves {where}, {why}",
+            detected_at=record.last_now,
+            clock=record.clock,
+        )
+        for slot in members
+    )
+    record = dataclasses.replace(
+        record,
+        left_groups=(*record.left_groups, pending.group),
+        incidents=merge_incidents(record.incidents, incidents),
+    )
+    record = record.with_slot(*(_next(slot, record.clock) for slot in members))
+    return record.with_history("node-evacuated", *(incident.reason for incident in incidents))
 
 
 def _replaceable(record: JobRecord, policy: Policy) -> tuple[Slot, ...]:
@@ -208,7 +259,7 @@ def replace_nodes(record: JobRecord, slots: Sequence[Slot]) -> JobRecord:
     """Want the next incarnation of each of these slots' nodes."""
     if not slots:
         return record
-    fresh = [Slot(node=s.node, incarnation=s.incarnation + 1, wanted_clock=record.clock, unseen=s.unseen) for s in slots]
+    fresh = [_next(slot, record.clock) for slot in slots]
     details = (f"node {s.node}, incarnation {s.incarnation}" for s in fresh)
     return record.with_slot(*fresh).with_history("node-replaced", *details)
 

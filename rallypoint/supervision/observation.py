@@ -42,6 +42,7 @@ class NodeSeen:
         unschedulable: no host has room for it now.
         flagged: its host was flagged as bad for what it uses, and why; "" is a good host.
         outdated: why it should be created anew before it has a host; "" for no reason.
+        group: of the machines that its nodes leave together, the one that its machine belongs to; "" is none, or not known.
         unseen: it is lost by evidence, and may still run: nobody saw its end.
     """
 
@@ -61,6 +62,7 @@ class NodeSeen:
     unschedulable: bool = False
     flagged: str = ""
     outdated: str = ""
+    group: str = ""
     unseen: bool = False
 
     @property

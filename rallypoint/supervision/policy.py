@@ -43,6 +43,8 @@ class Policy:
         scheduling: settings of a profile with a package of its own; None in the others.
         fence: seconds after which agents that reach no coordinator have stopped their workers.
         coordinator_replacements: coordinators that may be lost within one attempt.
+        node_group: nodes on machines with the same value of this label are replaced together; "" is off.
+        node_group_timeout: how long the replacement of one of them may be pending before that.
         max_gap: a longer gap between two turns counts as this long, so that a machine that slept expires nothing.
     """
 
@@ -79,6 +81,8 @@ class Policy:
     end_rules: tuple[EndRule, ...] = ()
     scheduling: Scheduling | None = None
     fence: float = 615.0
+    node_group: str = ""
+    node_group_timeout: float = GracePeriods.node_group_timeout
     max_gap: float = 120.0
     coordinator_replacements: int = Budgets.coordinator_replacements
 

@@ -172,6 +172,7 @@ def _deploy(record: JobRecord, policy: Policy) -> JobRecord:
         silent_terms=0,
         renew=False,
         retired=(),
+        left_groups=(),
         slots=() if policy.wrapped else tuple(Slot(node=node) for node in range(policy.max_nodes)),
         timers=(),
         course=record.course.paused(),

@@ -87,6 +87,7 @@ class Slot:
         lost_clock: when that incarnation was seen ended, None while it is wanted.
         wanted_clock: since when this incarnation is wanted in the place of one that may still run; None for the first.
         unseen: the latest incarnation whose end was not observed, so it may still run; 0 if there is none.
+        group: group of machines on which the slot's node ran last; "" is none, or not known.
     """
 
     node: int
@@ -96,6 +97,7 @@ class Slot:
     lost_clock: float | None = None
     wanted_clock: float | None = None
     unseen: int = 0
+    group: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +193,7 @@ class JobRecord:
         course: how training has gone since the last fault, for budgets that are refilled.
         silent_terms: coordinators in a row that ended without a word.
         slots: the nodes of the current attempt; `retired` those of it that are wanted no more, since the job was made smaller.
+        left_groups: groups of machines that all nodes of the current attempt have left.
         timers: the clocks that run or are paused (supervision/clocks.py).
         warned: warnings that the current attempt has given already.
         attempts, incidents, history: everything that happened; `folded` counts the oldest incidents, which are kept no more.
@@ -213,6 +216,7 @@ class JobRecord:
         "charges": (0, 8192),
         "slots": (0, MAX_NODES),
         "retired": (0, MAX_NODES),
+        "left_groups": (0, MAX_NODES),
         "timers": (0, 8192),
         "attempts": (0, 1024),
         "incidents": (0, 4096),
@@ -260,6 +264,7 @@ class JobRecord:
     waits_for: str = ""
     result: Any = field(default=None, hash=False)
     conductor: ConductorRecord | None = None
+    left_groups: tuple[str, ...] = ()
 
     @classmethod
     def new(cls, *, name: str, uid: str, digest: str, owner: str, now: float, claimant: str = "") -> JobRecord:

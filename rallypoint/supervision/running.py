@@ -270,6 +270,13 @@ def _evacuation(turn: Turn) -> Step:
     return Step(record=healing.evacuate(turn.record, flagged))
 
 
+def _node_groups(turn: Turn) -> Step:
+    if not turn.policy.node_group or turn.policy.wrapped:
+        return Step(record=turn.record)
+    record, deadline = healing.leave_groups(turn.record, turn.policy)
+    return Step(record=record, deadlines=_given(deadline))
+
+
 def _ready(turn: Turn) -> Step:
     if _is_ready(turn):
         # The pending clock has a rule of its own: what the coordinator says starts and ends it not.
@@ -371,6 +378,7 @@ CHECKS: tuple[Callable[[Turn], Step], ...] = (
     _uncreated,
     _failed_pods,
     _evacuation,
+    _node_groups,
     _ready,
     _budgets,
 )

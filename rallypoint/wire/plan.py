@@ -172,6 +172,7 @@ class GracePeriods(Group):
         pending_timeout: how long a node may stay pending from when it exists; 0 is off.
         pending_fail_strategy: -1 no check at all, 0 only a warning, 1 fails the job when fewer than `min_nodes` run,
             2 when any node is still pending.
+        node_group_timeout: how long the replacement of a node may stay pending before its whole group is replaced.
     """
 
     replace_delay: float = 0.0
@@ -184,6 +185,7 @@ class GracePeriods(Group):
     success_ttl: float = 604800.0
     pending_timeout: float = 900.0
     pending_fail_strategy: int = 1
+    node_group_timeout: float = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -354,6 +356,7 @@ class Plan:
         queue_group, queue_group_total: of an elastic role of a job in a Kueue queue: the pod group of that job, its size.
         place, place_claim: of an elastic role in a group of roles: beginning of the label of the pods of one machine, and of
             the name of the claim of their devices; the number of the node comes on top.
+        node_group: label of machines; nodes on machines with the same value of it are replaced together; "" is off.
         roles: of a job with several or simple ones, as JSON (wire/role_plans.py); all other fields then hold for the whole job.
         grace: periods of the supervisor.
         budgets: limits of recovery.
@@ -404,6 +407,7 @@ class Plan:
     queue_group_total: int = 0
     place: str = ""
     place_claim: str = ""
+    node_group: str = ""
     roles: tuple[dict[str, Any], ...] = ()
     grace: GracePeriods = GracePeriods()
     budgets: Budgets = Budgets()

@@ -9,7 +9,7 @@ import pytest
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.blueprint import draw
 from rallypoint.backends.roles import RolesError, only_plan, policy_of
-from rallypoint.job import ElasticJob, load_job
+from rallypoint.job import ElasticJob, compile_plan, load_job
 from rallypoint.job.compile_roles import compile_roles
 from rallypoint.supervision.role_records import ConductorPolicy, Level, RolePolicy
 from rallypoint.wire.plan import OrphanPolicy
@@ -30,9 +30,6 @@ SERVER = {"launch": "simple", "entrypoint": "m:f", "driver": False, "total": 4, 
         pytest.param({"launch": "simple"}, "launch simple (trainer)", id="a simple role"),
         pytest.param({"instance_resources": {"gpus": 0.5}}, "instance_resources (trainer)", id="a share of a device"),
         pytest.param(
-            {"node_group_failover": {"label": "rack"}}, "node_group_failover (trainer)", id="nodes that fail together"
-        ),
-        pytest.param(
             {"roles": {"a": {"entrypoint": "a.py"}, "b": SERVER}},
             "several roles in one job, launch simple (b)",
             id="several roles",
@@ -45,6 +42,18 @@ def test_what_no_backend_runs_yet_is_refused_by_name(fields, missing):
         only_plan(job(**fields), backend="local")
 
     assert f"not supported yet: {missing}; nothing was started" in str(caught.value)
+
+
+def test_nodes_that_are_replaced_together_need_several_machines():
+    """On this machine the field has no effect, which is noted; a backend without it refuses the job."""
+    with pytest.raises(
+        SubmitError, match=r"roles.trainer.node_group_failover: not supported by the ray backend; remove the field"
+    ):
+        only_plan(job(node_group_failover={"label": "rack"}), backend="ray")
+
+    (plan,) = compile_plan(job(node_group_failover={"label": "rack", "timeout": "40s"}))
+    assert (plan.node_group, plan.grace.node_group_timeout) == ("rack", 40.0)
+    assert only_plan(job(node_group_failover={"label": "rack"}), backend="local").grace.node_group_timeout == 300.0
 
 
 def test_counts_and_needs_of_one_elastic_role_are_its_nodes():

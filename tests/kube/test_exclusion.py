@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.exclusion import choose_exclusion, has_no_room_elsewhere, lost_hosts, returned
+from rallypoint.backends.kubernetes.exclusion import choose_exclusion, has_no_room_elsewhere, left_hosts, lost_hosts, returned
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
 from rallypoint.backends.kubernetes.watching.views import PodView, host_view, pod_view
-from rallypoint.job import Role, load_job
+from rallypoint.job import Role, compile_plan, load_job
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung
 from tests.kube.pods import condition, pod
+
+SPEC: dict[str, Any] = {"name": "train", "entrypoint": "train.py", "image": "any:1"}
 
 BAD, FLAGGED = frozenset({"a"}), frozenset({"b"})
 
 
 def role(**fields: Any) -> Role:
-    return load_job({"name": "train", "entrypoint": "train.py", "image": "any:1", **fields}, based=False).roles[0]
+    return load_job({**SPEC, **fields}, based=False).roles[0]
 
 
 def machine(name: str, ready: str = "True", *, cordoned: bool = False, taint: str = "", **labels: str) -> dict[str, Any]:
@@ -122,3 +125,13 @@ def test_the_successor_of_such_a_pod_may_go_there() -> None:
     assert lost_hosts(record(loss("a"))) == {"a"}
     assert has_no_room_elsewhere(record(loss("a"), again), 1, 3)
     assert not has_no_room_elsewhere(record(loss("a")), 1, 2)
+
+
+def test_machines_of_a_group_that_was_left_are_kept_off():
+    """By the label of the plan; machines without the label, and of other groups, stay."""
+    hosts = [host_view(machine("a", rack="1")), host_view(machine("b", rack="2")), host_view(machine("c"))]
+    (plan,) = compile_plan(load_job({**SPEC, "node_group_failover": {"label": "rack"}}, based=False))
+    record = dataclasses.replace(JobRecord.new(name="j", uid="u", digest="d", owner="o", now=0.0), left_groups=("1", ""))
+
+    assert left_hosts(record, plan, hosts) == {"a"}
+    assert left_hosts(record, None, hosts) == left_hosts(dataclasses.replace(record, left_groups=()), plan, hosts) == set()

@@ -152,6 +152,11 @@ def test_its_pods_are_counted(kind):
     [
         pytest.param({"network_policy": "on"}, "network_policy: 'on' is not allowed", id="network policy"),
         pytest.param({"tls": {"secret": "mine"}}, "tls: {secret: mine} is not allowed with backend ray", id="own certificates"),
+        pytest.param(
+            {"node_group_failover": {"label": "rack"}},
+            "roles.trainer.node_group_failover: is not allowed with kind ray",
+            id="node groups",
+        ),
         pytest.param({"env": {"BIG": "x" * 120_000}}, "the job document may have at most 100000 bytes", id="a large document"),
         pytest.param({"volumes": [{"name": "a"}, {"name": "a"}]}, "volumes", id="a pod field"),
         pytest.param(

@@ -248,6 +248,21 @@ def test_workers_ask_for_the_resource_of_isolation():
             id="no image",
         ),
         pytest.param(
+            {"a": role(TRAINER), "b": role(ROLLOUT, node_group_failover={"label": "rack"})},
+            {},
+            "roles.b.node_group_failover: is not allowed for a simple role, whose instances are replaced one by one",
+            id="a node group of instances",
+        ),
+        pytest.param(
+            {
+                "a": role({**TRAINER, "nodes": 2, "nproc_per_node": 1}, node_group_failover={"label": "rack"}),
+                "b": role(ROLLOUT),
+            },
+            {"groups": [{"roles": ["a", "b"]}]},
+            "roles.a.node_group_failover: is not allowed for a role in a group, whose pods stay on one machine",
+            id="a node group of a role in a group",
+        ),
+        pytest.param(
             {"a": role(TRAINER), "b": role(ROLLOUT)},
             {"worker_isolation": "W"},
             "worker_isolation: 'W' is not allowed; expected the full name of an extended resource",

@@ -104,6 +104,11 @@ def test_where_a_failure_begins_says_who_restarts() -> None:
             id="a server",
         ),
         pytest.param(
+            {"trainer": {**TRAINER, "node_group_failover": {"label": "rack"}}, "b": SIMPLE},
+            "roles.trainer.node_group_failover: is not allowed with kind appwrapper, whose pods another controller creates",
+            id="node groups",
+        ),
+        pytest.param(
             {"a": {**SIMPLE, "on_failure": "none"}},
             "roles.a.on_failure: 'none' is not allowed; expected instance",
             id="no answer",

@@ -51,8 +51,8 @@ def create(emulator: Running, path: str, body: Any) -> None:
     assert code < 300, (path, answer)
 
 
-def run(cluster: Running, folder: Path, example: str) -> dict[str, Any]:
-    """Run an example by `dag.test()` in a process of its own, as somebody who has a kubeconfig; what became of its task."""
+def run(cluster: Running, folder: Path, example: str, dags: Path = EXAMPLES) -> dict[str, dict[str, Any]]:
+    """Run a DAG by `dag.test()` in a process of its own, as somebody who has a kubeconfig; what became of its tasks."""
     environment = {
         **os.environ,
         "AIRFLOW_HOME": str(folder / "airflow"),
@@ -60,21 +60,22 @@ def run(cluster: Running, folder: Path, example: str) -> dict[str, Any]:
         "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
         "KUBECONFIG": str(cluster.kubeconfig(folder / "kubeconfig")),
         "PYTHONPATH": str(ROOT),
+        "FOLDER": str(folder),
     }
     conf = json.dumps({"image": "registry.example/train:1", "namespace": NAMESPACE})
-    command = [sys.executable, "-m", "tests.live.airflow_runs", conf, str(EXAMPLES / f"{example}.py")]
+    command = [sys.executable, "-m", "tests.live.airflow_runs", conf, str(dags / f"{example}.py")]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stdout + done.stderr
     told: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])[example]
     assert told["state"] == "success", done.stdout + done.stderr
-    train: dict[str, Any] = told["tasks"]["train"]
-    return train
+    tasks: dict[str, dict[str, Any]] = told["tasks"]
+    return tasks
 
 
 @pytest.mark.extended
 def test_an_elastic_job_on_kubernetes(cluster: Running, tmp_path: Path) -> None:
     """Its pods train to the last step and leave a checkpoint in the claim."""
-    train = run(cluster, tmp_path, "kubernetes_elastic")["xcom"]["return_value"]
+    train = run(cluster, tmp_path, "kubernetes_elastic")["train"]["xcom"]["return_value"]
 
     assert (train["phase"], train["step"], train["attempts"]) == ("Succeeded", 300, 1)
 
@@ -86,6 +87,25 @@ async def test_an_appwrapper_from_settings(cluster: Running, tmp_path: Path) -> 
         queues = Queues(api)
         await queues.ready()
         await queues.quota("default-queue", pods=2)
-    train = run(cluster, tmp_path, "appwrapper_settings")["xcom"]["return_value"]
+    train = run(cluster, tmp_path, "appwrapper_settings")["train"]["xcom"]["return_value"]
 
     assert (train["phase"], train["attempts"]) == ("Succeeded", 1)
+
+
+@pytest.mark.extended
+def test_a_job_with_several_roles(cluster: Running, tmp_path: Path) -> None:
+    """As pods of each role: the results of the drivers, a section of the page and an XCom for each role, and its sensor."""
+    tasks = run(cluster, tmp_path, "roles_cluster", ROOT / "tests" / "live" / "dags")
+
+    both = {name: {"role": name} for name in ("trainer", "judge")}
+    train = tasks["train"]["xcom"]
+    assert train["return_value"]["result"] == both
+    assert {name: role["launch"] for name, role in train["roles"].items()} == {
+        "trainer": "elastic",
+        "judge": "simple",
+        "rollout": "simple",
+    }
+    assert [role["name"] for role in train["rallypoint_page"]["roles"]] == ["trainer", "judge", "rollout"]
+    assert {name: tasks["decorated"]["xcom"][name] for name in both} == both, "a function that returns a builder"
+    met = tasks["met"]["xcom"]["return_value"]
+    assert (met["role"], met["phase"]) == ("judge", "Succeeded")

@@ -68,6 +68,7 @@ FREE_EVENTS = (
     "node preempted",
     "host flagged",
     "hosts are well",
+    "hosts are of a group",
     "host out of reach",
     "host is back",
     "node gated",
@@ -177,6 +178,8 @@ def policies(draw: st.DrawFn, profile: Profile = Profile.LADDER, *, wrapped: boo
         reset_refill=draw(refills),
         no_progress_limit=draw(st.sampled_from([0, 0, 2, 3])),
         scheduling=scheduling,
+        node_group="" if fixed or wrapped else draw(st.sampled_from(["", "rack"])),
+        node_group_timeout=draw(graces),
     )
 
 
@@ -395,6 +398,7 @@ _TO_THE_JOB = {
     "new step": lambda sea: sea.advances(),
     "new checkpoint": lambda sea: sea.advances(checkpoint=True),
     "hosts are well": lambda sea: sea.everyone(flagged=""),
+    "hosts are of a group": lambda sea: sea.everyone(group="a"),
     "coordinator lost": lambda sea: sea.loses_coordinator(silent=False),
     "coordinator silent": lambda sea: sea.loses_coordinator(silent=True),
     "suspend": lambda sea: sea.change(suspend=True),

@@ -27,6 +27,10 @@ ELSEWHERE = {
     "join": ("agent/test_rendezvous.py", "test_too_few_nodes_end_the_job_after_the_join_timeout"),
     "last-call": ("agent/test_rendezvous.py", "test_the_last_call_lets_more_nodes_come"),
     "node-lease": ("agent/test_rendezvous.py", "test_a_silent_node_is_lost_after_its_lease"),
+    "node-group": (
+        "supervision/test_node_groups.py",
+        "test_all_nodes_of_a_group_are_replaced_when_a_replacement_is_pending_for_too_long",
+    ),
     "lost-machine": ("kube/test_machines.py", "test_a_renewal_is_overdue"),
     "hang": ("capabilities/hang/test_watch.py", "test_a_doubt_comes_at_half_of_the_bound_and_a_verdict_at_all_of_it"),
     "fence-timeout": ("agent/test_client.py", "test_contact_is_lost_after_the_fence_time_out"),

@@ -17,7 +17,13 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
-from rallypoint.backends.kubernetes.exclusion import bad_hosts, choose_exclusion, has_no_room_elsewhere, lost_hosts
+from rallypoint.backends.kubernetes.exclusion import (
+    bad_hosts,
+    choose_exclusion,
+    has_no_room_elsewhere,
+    left_hosts,
+    lost_hosts,
+)
 from rallypoint.backends.kubernetes.labels import UID
 from rallypoint.backends.kubernetes.machines import LostPods
 from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
@@ -115,7 +121,7 @@ class Actor:
     async def _create_pod(
         self, record: JobRecord, spec: ElasticJob, plan: Plan, ref: JobRef, action: CreateCoordinator | CreateNode
     ) -> None:
-        off = await self._exclusion(record, role_of(spec, plan), action, grouped=bool(plan.place))
+        off = await self._exclusion(record, plan, role_of(spec, plan), action)
         if isinstance(action, CreateNode):
             manifest = node_pod(
                 ref,
@@ -250,9 +256,7 @@ class Actor:
             self._secrets.discard(key)
             self._closed.add(key)
 
-    async def _exclusion(
-        self, record: JobRecord, role: Role, action: CreateCoordinator | CreateNode, *, grouped: bool
-    ) -> Exclusion:
+    async def _exclusion(self, record: JobRecord, plan: Plan, role: Role, action: CreateCoordinator | CreateNode) -> Exclusion:
         """Return which machines a new pod of the attempt keeps off; faults of the past keep nodes off, and no coordinator."""
         hosts = tuple(self._cluster.cache.hosts)
         lost = await self._lost.machines()
@@ -262,7 +266,8 @@ class Actor:
         flagged = frozenset(host.name for host in hosts if host.bad) if devices else frozenset()
         bad = bad_hosts(record)
         back = lost_hosts(record) - lost if has_no_room_elsewhere(record, action.node, action.incarnation) else frozenset()
-        chosen = choose_exclusion((bad - back) | lost, flagged, hosts or None, role, grouped=grouped)
+        unwanted = (bad - back) | lost | left_hosts(record, plan, hosts)
+        chosen = choose_exclusion(unwanted, flagged, hosts or None, role, grouped=bool(plan.place))
         return dataclasses.replace(chosen, preferred=chosen.preferred | back)
 
     def forget(self, uid: str) -> None:

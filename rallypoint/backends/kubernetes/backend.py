@@ -22,6 +22,7 @@ from rallypoint.backends.contract import (
     Pulse,
     ResizeError,
     Stored,
+    SubmitError,
     Tail,
     UnitBackend,
 )
@@ -150,6 +151,12 @@ class KubernetesBackend(Backend):
         """Return what `submit` would create for a job of any kind: as `plan`, or in an object of that kind."""
         if kind is Kind.PODS:
             return self.plan(job, orphan_policy=orphan_policy)
+        for role in job.roles:
+            if role.node_group_failover.label:
+                raise SubmitError(
+                    f"roles.{role.name}.node_group_failover: is not allowed with kind {kind.value}, whose pods another "
+                    "controller creates; remove the field, or run the job with kind pods"
+                )
         several = kind is Kind.APPWRAPPER and has_roles(job)
         made = rays_of(job, kind) if kind in RAYS else appwrapper_of(job) if several else pytorchjob_of(job)
         where = self.access.namespace

@@ -15,8 +15,9 @@ from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.job import Role
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import Answer, Cause, FaultKind, Incident
+from rallypoint.wire.plan import Plan
 
-__all__ = ["bad_hosts", "choose_exclusion", "has_no_room_elsewhere", "lost_hosts", "returned"]
+__all__ = ["bad_hosts", "choose_exclusion", "has_no_room_elsewhere", "left_hosts", "lost_hosts", "returned"]
 
 
 def bad_hosts(record: JobRecord) -> frozenset[str]:
@@ -41,6 +42,14 @@ def _culprit_hosts(record: JobRecord, concerns: Callable[[Incident], bool]) -> f
     )
 
 
+def left_hosts(record: JobRecord, plan: Plan | None, hosts: Iterable[HostView]) -> frozenset[str]:
+    """Return the machines of the groups that the nodes of the current attempt have left."""
+    if plan is None or not record.left_groups:
+        return frozenset()
+    left = frozenset(filter(None, record.left_groups))
+    return frozenset(host.name for host in hosts if host.labels.get(plan.node_group, "") in left)
+
+
 def has_no_room_elsewhere(record: JobRecord, node: int, incarnation: int) -> bool:
     """Return whether a pod is the successor of one that found no room because it kept off machines that have come back."""
     return any(
@@ -53,7 +62,10 @@ def has_no_room_elsewhere(record: JobRecord, node: int, incarnation: int) -> boo
 
 
 def returned(pod: PodView, record: JobRecord, hosts: Iterable[HostView], lost: frozenset[str]) -> tuple[str, ...]:
-    """Return the machines that an unscheduled pod keeps off because they were lost, and that are back; `lost` are not."""
+    """Return the machines that an unscheduled pod keeps off because they were lost, and that are back.
+
+    Those in `lost` are not: they are lost still, or the job has left them for another reason.
+    """
     if not pod.unschedulable or pod.host or not pod.keeps_off:
         return ()
     back = lost_hosts(record).intersection(pod.keeps_off) - lost

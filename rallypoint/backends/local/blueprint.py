@@ -114,5 +114,6 @@ def _notes(job: ElasticJob, plan: Plan) -> list[str]:
     role = role.model_copy(update={name: unread(getattr(role, name)) for name in ("labels", "annotations")})
     unused = [name for name in _PODS if getattr(role, name) != getattr(defaults, name)]
     unused += [*ignored_master(job), *isolation(job)]
+    unused += ["node_group_failover"] if any(role.node_group_failover.label for role in job.roles) else []
     unused += [name for name in ("network_policy", "insecure_token") if getattr(plan, name)]
     return [f"{name}: ignored by the local backend, where nodes are processes of this machine" for name in unused]

@@ -30,7 +30,7 @@ from rallypoint.backends.ray.placement import (
     objects_of_base,
     objects_of_nodes,
 )
-from rallypoint.backends.roles import orphan_notes
+from rallypoint.backends.roles import orphan_notes, refuse_node_groups
 from rallypoint.job import ElasticJob, Role
 from rallypoint.job.compile_roles import compile_roles, one_role
 from rallypoint.job.profiles import warnings_of
@@ -206,9 +206,7 @@ def _spec(job: ElasticJob, name: str) -> Role:
 
 
 def _check(job: ElasticJob, roles: Sequence[RolePlan]) -> None:
-    for spec in job.roles:
-        if spec.node_group_failover.label:
-            raise SubmitError(f"roles.{spec.name}.node_group_failover: not supported by the ray backend; remove the field")
+    refuse_node_groups(job, backend="ray")
     every = assigned(roles)
     for place, members in _places(roles).items():
         elastic = [role for role in members if role.elastic]

@@ -18,7 +18,7 @@ def place(pod: Body, nodes: Sequence[Body], pods: Sequence[Body]) -> tuple[str, 
     for node in nodes:
         name = node["metadata"]["name"]
         there = [one for one in pods if one["spec"].get("nodeName") == name]
-        why = _refusals(pod, node, there) or _apart(pod, there, pods)
+        why = _refusals(pod, node, there) or _apart(pod, node, nodes, pods)
         refusals.update(why)
         if not why:
             fitting.append((-_preference(pod["spec"], node), len(there), name))
@@ -44,13 +44,17 @@ def _refusals(pod: Body, node: Body, there: Sequence[Body]) -> list[str]:
     return list(_short_of(spec, node, there))
 
 
-def _apart(pod: Body, there: Sequence[Body], pods: Sequence[Body]) -> list[str]:
+def _apart(pod: Body, node: Body, nodes: Sequence[Body], pods: Sequence[Body]) -> list[str]:
     """Why a pod that must be beside others cannot be here; the first of a set that names itself may be anywhere."""
+    topology = {one["metadata"]["name"]: labels(one) for one in nodes}
     affinity = (pod["spec"].get("affinity") or {}).get("podAffinity") or {}
     for term in affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or []:
         wanted = term["labelSelector"]["matchLabels"].items()
         mates = [one for one in pods if wanted <= labels(one).items() and one["spec"].get("nodeName")]
-        near = any(one in there for one in mates) if mates else wanted <= labels(pod).items()
+        key = term["topologyKey"]
+        here = labels(node).get(key)
+        places = {topology.get(one["spec"]["nodeName"], {}).get(key) for one in mates}
+        near = here is not None and (here in places if mates else wanted <= labels(pod).items())
         if not near:
             return ["node(s) didn't match pod affinity rules"]
     return []

@@ -26,7 +26,7 @@ from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
 from rallypoint.wire.ports import AGENT_PORT
 from rallypoint.wire.tls import AUTHORITY_KEY, AUTO, PEER_FILES
 
-__all__ = ["PLACEHOLDER", "draw_one", "drawn_secret", "in_the_image", "objects", "service_ports"]
+__all__ = ["PLACEHOLDER", "draw_one", "drawn_secret", "in_the_image", "node_group_note", "objects", "service_ports"]
 
 #: Stands for the uid, and for the token, which a submission draws.
 PLACEHOLDER = "xxxxxxxx"
@@ -112,8 +112,15 @@ def _notes(plan: Plan, role: Role) -> Iterator[str]:
         yield (
             "pod_template.spec.hostNetwork: only one pod per machine can run; namespaces with restricted pod security reject it"
         )
+    yield from node_group_note(role)
     if queue_of(role):
         yield f"queue: {plan.min_nodes} nodes and the coordinator are admitted as one group, each further node separately"
+
+
+def node_group_note(role: Role, field: str = "node_group_failover") -> Iterator[str]:
+    """Yield what the supervisor needs to replace the nodes of a role together."""
+    if role.node_group_failover.label:
+        yield f"{field}: the supervisor must be allowed to read Kubernetes nodes (`rallypoint manifests rbac --nodes`)"
 
 
 def _master_notes(job: ElasticJob) -> Iterator[str]:

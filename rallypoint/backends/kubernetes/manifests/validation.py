@@ -20,8 +20,8 @@ from rallypoint.backends.kubernetes.manifests.parts import (
     template_of,
 )
 from rallypoint.job import ElasticJob, Role
-from rallypoint.job.role import DEFAULT_ROLE
-from rallypoint.wire.plan import Plan
+from rallypoint.job.role import DEFAULT_ROLE, SIMPLE
+from rallypoint.wire.plan import Plan, Profile
 from rallypoint.wire.ports import AGENT_PORT, metrics_port
 
 __all__ = ["check", "role_problems"]
@@ -48,6 +48,18 @@ def role_problems(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
         yield from checked(place, role)
     yield from _ports(place, plan, role)
     yield from _grace(place, plan, role)
+    yield from _node_group(place, plan, role)
+
+
+def _node_group(place: Place, plan: Plan, role: Role) -> Iterator[Wrong]:
+    """Yield why the nodes of a role cannot be replaced together."""
+    at = place.at("node_group_failover")
+    if not role.node_group_failover.label:
+        return
+    if role.launch == SIMPLE:
+        yield at.wrong("is not allowed for a simple role, whose instances are replaced one by one; remove the field")
+    elif plan.profile is not Profile.LADDER:
+        yield at.wrong(f"is not allowed with profile {plan.profile.value}, which has its own rules for nodes; remove the field")
 
 
 def _image(place: Place, role: Role) -> Iterator[Wrong]:

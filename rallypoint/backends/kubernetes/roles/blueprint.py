@@ -10,7 +10,7 @@ from rallypoint.backends.certificates import require_cryptography
 from rallypoint.backends.contract import Blueprint, role_job
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
-from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image, node_group_note
 from rallypoint.backends.kubernetes.manifests.blueprint import objects as objects_of_one
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import attempt_secret, encoded, job_configmap, metadata, service
@@ -170,6 +170,7 @@ def _notes(job: ElasticJob, plan: Plan, uid: str) -> Iterator[str]:
     yield f"uid: {uid} is a placeholder; submit generates the UID and the tokens in the Secrets"
     for role in elastic_roles(job):
         yield f"roles.{role.name}: runs as job {role_job(job.name, role.name)}, which is deleted with this job"
+        yield from node_group_note(role, f"roles.{role.name}.node_group_failover")
     gang = gang_of(JobRef(name=plan.name, uid=uid, namespace=""), job)
     if gang is not None:
         yield f"queue: {gang.total} pods of all roles are admitted as one group; each node above MIN is admitted separately"

@@ -65,8 +65,11 @@ def _needs(job: ElasticJob) -> Iterator[Wrong]:
         elif role.instance_resources != InstanceResources() and role.name not in grouped:
             # Whole devices have become resources of the nodes.
             yield from problems(place, role, shares=False)
-        if role.node_group_failover.label:
-            yield place.at("node_group_failover").wrong("is not supported yet for a job with several roles")
+        if role.node_group_failover.label and role.name in grouped and role.launch == ELASTIC:
+            yield place.at("node_group_failover").wrong(
+                "is not allowed for a role in a group, whose pods stay on one machine; remove the field, or remove the role "
+                "from the group"
+            )
 
 
 def _groups(job: ElasticJob, *, pods: bool) -> Iterator[Wrong]:

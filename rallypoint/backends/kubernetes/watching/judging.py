@@ -67,6 +67,7 @@ class Around:
         stuck: seconds for which it cannot start.
         unreachable: seconds for which nobody has heard of its machine, or it should have been gone.
         lost: why it counts as lost although the object is there; "" while it does not.
+        group: label by which machines belong together; "" is none.
         returned: machines that it keeps off and that are usable again.
         fence: seconds after which what is out of reach has stopped its workers by itself.
         trouble: what an event says of its volumes.
@@ -80,6 +81,7 @@ class Around:
     stuck: float = 0.0
     unreachable: float = 0.0
     lost: str = ""
+    group: str = ""
     returned: tuple[str, ...] = ()
     fence: float = 600.0
     trouble: str = ""
@@ -115,6 +117,7 @@ def node_seen(pod: PodView, around: Around) -> NodeSeen:
         gated=pod.gated,
         unschedulable=bool(pod.unschedulable),
         outdated=_outdated(pod, around),
+        group=around.host.labels.get(around.group, ""),
         unseen=state is NodeState.LOST and bool(around.lost) and not around.gone and not pod.over,
         flagged=f"{pod.host} has {around.host.bad}" if around.host.bad and pod.devices else "",
     )

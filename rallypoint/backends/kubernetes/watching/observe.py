@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import parse
-from rallypoint.backends.kubernetes.exclusion import returned
+from rallypoint.backends.kubernetes.exclusion import left_hosts, returned
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
@@ -195,7 +195,7 @@ class Observer:
             stuck=self._stuck(pod),
             unreachable=self._unreachable(pod, host, plan) if not gone else 0.0,
             lost=self._lost.reason(pod),
-            returned=returned(pod, record, self._cluster.cache.hosts, self._lost.hosts) if pod.unschedulable else (),
+            returned=self._returned(record, pod, plan) if pod.unschedulable else (),
             trouble=self._troubles.of(pod),
             log_tail=self._tails.get(pod.uid, ()),
             gone=gone,
@@ -205,8 +205,12 @@ class Observer:
         if host is not None:
             around = dataclasses.replace(around, host=host)
         if plan is not None:
-            around = dataclasses.replace(around, fence=plan.rendezvous.fence_timeout)
+            around = dataclasses.replace(around, fence=plan.rendezvous.fence_timeout, group=plan.node_group)
         return node_seen(pod, around)
+
+    def _returned(self, record: JobRecord, pod: PodView, plan: Plan | None) -> tuple[str, ...]:
+        hosts = tuple(self._cluster.cache.hosts)
+        return returned(pod, record, hosts, self._lost.hosts | left_hosts(record, plan, hosts))
 
     def _stuck(self, pod: PodView) -> float:
         """Return for how many seconds a pod cannot start."""

@@ -62,7 +62,8 @@ class JobArguments(PlacedOperator):
     :param nodes: number of nodes `N`, or `MIN:MAX`.
     :param node_unit: the number of nodes is a multiple of this value.
     :param nproc_per_node: workers per node.
-    :param env: environment variables of the workers.
+    :param env: environment variables of the workers. In a job with several roles, `env`, `workdir` and `image` apply to each
+        role; the role's own values have priority.
     :param workdir: working folder of the workers. Default: the folder of the job file or of the DAG; in a container, the
         working folder of the image.
     :param checkpoint_dir: checkpoint folder, passed to workers as RALLYPOINT_CHECKPOINT_DIR.

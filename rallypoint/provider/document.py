@@ -22,6 +22,9 @@ JOB_FILES = (".yaml", ".yml", ".json")
 _NOTHING: Mapping[str, str] = {}
 
 #: Descriptions of the expected mapping of an argument.
+#: Fields of a role that an operator may set for all roles of a job at once.
+_OF_EACH_ROLE = ("image", "env", "workdir")
+
 _HOLDS = {"job": "a mapping with an entrypoint", "settings": "a mapping with a jobName", "manifest": "a mapping with a kind"}
 
 
@@ -62,11 +65,13 @@ def build_job(
     """Return the job of a document whose keys are overridden by those `fields` that are not None.
 
     A mapping (a policy block, `env`, `resources`) completes the document's own, key by key; everything else takes its place.
+    In a document with several roles, `_OF_EACH_ROLE` completes each role, whose own values have priority.
     Relative paths start from `base`; with None they stay as they are: those of an image. What is in neither is as the variables
     of `environ` say, which are DLRover's arguments, and then as `defaults` say. Raises `JobError`.
     """
     document = spelled(document)
     given = {key: value for key, value in fields.items() if value is not None}
+    document, given = _into_roles(document, given)
     merged = {key: _complete(document.get(key), value) for key, value in given.items()}
     whole = variables(environ)({**document, **merged, "name": name})
     whole = with_policies(with_arguments(whole, defaults.arguments), defaults.policies)
@@ -91,6 +96,23 @@ def annotate(job: ElasticJob, notes: Mapping[str, str]) -> ElasticJob:
     """
     roles = tuple(role.model_copy(update={"annotations": {**role.annotations, **notes}}) for role in job.roles)
     return job.model_copy(update={"annotations": {**job.annotations, **notes}, "roles": roles})
+
+
+def _into_roles(document: dict[str, Any], given: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return a document whose roles have what is given for each of them, and what is left for the document itself."""
+    roles, shared = document.get("roles"), {key: given[key] for key in _OF_EACH_ROLE if key in given}
+    if not isinstance(roles, (Mapping, list, tuple)) or not shared:
+        return document, given
+
+    def completed(role: Any) -> Any:
+        if not isinstance(role, Mapping):
+            return role  # the job model reports it
+        return {**role, **{key: _complete(value, role.get(key)) if key in role else value for key, value in shared.items()}}
+
+    whole = (
+        {name: completed(role) for name, role in roles.items()} if isinstance(roles, Mapping) else list(map(completed, roles))
+    )
+    return {**document, "roles": whole}, {key: value for key, value in given.items() if key not in shared}
 
 
 def _complete(own: Any, given: Any) -> Any:

@@ -185,7 +185,7 @@ def leave_groups(record: JobRecord, policy: Policy) -> tuple[JobRecord, Deadline
 
     Each group is left once in an attempt, and it costs nothing. Also return when the next group is left.
     """
-    waiting = [(slot.pending_clock + policy.node_group_timeout, slot) for slot in _pending_replacements(record)]
+    waiting = [(since + policy.node_group_timeout, slot) for since, slot in _pending_replacements(record)]
     for at, slot in waiting:
         if record.clock >= at and slot.group not in record.left_groups:
             record = _leave(record, slot, policy)
@@ -197,10 +197,11 @@ def leave_groups(record: JobRecord, policy: Policy) -> tuple[JobRecord, Deadline
     return record, Deadline(at=at, clock="node-group", then=then)
 
 
-def _pending_replacements(record: JobRecord) -> Iterator[Slot]:
+def _pending_replacements(record: JobRecord) -> Iterator[tuple[float, Slot]]:
+    """Yield the replacements on machines of a group that wait, and since when."""
     for slot in record.slots:
         if slot.incarnation > 1 and slot.pending_clock is not None and slot.group:
-            yield slot
+            yield slot.pending_clock, slot
 
 
 def _leave(record: JobRecord, pending: Slot, policy: Policy) -> JobRecord:

@@ -37,6 +37,7 @@ __all__ = [
     "RAY_TOKEN",
     "RESET",
     "RESULT_FILE",
+    "RESULT_LIMIT",
     "ROLE",
     "ROLES",
     "ROLES_PICKLE",
@@ -151,6 +152,10 @@ CHECKPOINT_DIR = "RALLYPOINT_CHECKPOINT_DIR"
 
 #: In the worker of rank 0: where it leaves the job's result, for its agent to tell (wire/result.py).
 RESULT_FILE = "RALLYPOINT_RESULT_FILE"
+
+#: In an instance of a simple role in a pod: how many bytes its result may have. RESULT_FILE is then the termination message of
+#: its container: a mount point, which no other file can replace.
+RESULT_LIMIT = "RALLYPOINT_RESULT_LIMIT"
 
 #: In the agents and workers of a job that is a function: the file that holds it (wire/function.py).
 FUNCTION_FILE = "RALLYPOINT_FUNCTION_FILE"

@@ -12,7 +12,10 @@ from typing import Any
 from rallypoint.wire import sanitize
 from rallypoint.wire.codec import WireError
 
-__all__ = ["RESULT_LIMIT", "arguments_text", "read_result", "result_text"]
+__all__ = ["RESULT_LIMIT", "TERMINATION_LOG", "arguments_text", "read_result", "result_text"]
+
+#: File in which the kubelet finds the termination message of a container.
+TERMINATION_LOG = "/dev/termination-log"
 
 #: Bytes of JSON text. Status and record hold it beside everything else, and Airflow's XCom is a row of a database.
 RESULT_LIMIT = 48 * 1024
@@ -23,13 +26,15 @@ _DEPTH = sanitize.DEPTH_LIMIT - 8
 _WAY_OUT = "save larger results with the checkpoint and return the path"
 
 
-def result_text(value: Any) -> str:
+def result_text(value: Any, *, limit: int = RESULT_LIMIT) -> str:
     """Return a result as JSON text; raises `WireError` for one that JSON has no type for, and for one that is too large.
+
+    `limit` is in bytes, at most `RESULT_LIMIT`.
 
     A training is over when its result is reported: a number or a text that not every reader accepts does not fail it, but is
     replaced as `rallypoint.wire.sanitize` says.
     """
-    return _bounded(lambda: sanitize.dumps(json.loads(json.dumps(value)), depth=_DEPTH), value, "result")
+    return _bounded(lambda: sanitize.dumps(json.loads(json.dumps(value)), depth=_DEPTH), value, "result", limit)
 
 
 def arguments_text(value: Any) -> str:
@@ -37,7 +42,7 @@ def arguments_text(value: Any) -> str:
     return _bounded(lambda: json.dumps(value, ensure_ascii=False, allow_nan=False), value, "arguments of the function")
 
 
-def _bounded(write: Callable[[], str], value: Any, what: str) -> str:
+def _bounded(write: Callable[[], str], value: Any, what: str, limit: int = RESULT_LIMIT) -> str:
     try:
         text = write()
         size = len(text.encode())
@@ -45,8 +50,9 @@ def _bounded(write: Callable[[], str], value: Any, what: str) -> str:
         raise WireError(
             what, type(value).__name__, f"a JSON value ({error}); save other objects with the checkpoint and return the path"
         ) from error
-    if size > RESULT_LIMIT:
-        raise WireError(what, f"{size} bytes of JSON", f"at most {RESULT_LIMIT} bytes (48 KiB); {_WAY_OUT}")
+    if size > limit:
+        unit = " (48 KiB)" if limit == RESULT_LIMIT else " in a pod of this role"
+        raise WireError(what, f"{size} bytes of JSON", f"at most {limit} bytes{unit}; {_WAY_OUT}")
     return text
 
 

@@ -34,5 +34,5 @@ async def submit(place, **fields):
     return await place.backend.submit(place.backend.plan(place.job(**fields)), owner="ann")
 
 
-async def drive(place, inside, backend=None):
-    return await supervise(backend or place.backend, "digits", holder="test", on_turn=inside, clock=place.world.clock)
+async def drive(place, inside, backend=None, holder="test"):
+    return await supervise(backend or place.backend, "digits", holder=holder, on_turn=inside, clock=place.world.clock)

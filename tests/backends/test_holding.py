@@ -48,12 +48,25 @@ async def test_who_takes_over_says_so(place):
     first.cancel()
     await asyncio.wait([first])
 
-    await drive(place, Inside(place, Outcome.SUCCEEDED), FakeBackend(place.world))
+    await drive(place, Inside(place, Outcome.SUCCEEDED), FakeBackend(place.world), holder="other")
 
     record = place.world.record("digits")
     told = [event.detail for event in record.history if event.kind == "supervisor"]
     assert record.holder.id != before.id
-    assert told == ["test (process 1 on here) took over the supervision from test (process 1 on here)"]
+    assert told == ["other (process 1 on here) took over the supervision from test (process 1 on here)"]
+
+
+async def test_a_process_that_takes_its_own_job_again_is_not_named_twice(place):
+    """As after a suspension: nobody else has supervised the job."""
+    await submit(place)
+    first = asyncio.ensure_future(drive(place, Inside(place)))
+    await eventually_async(lambda: place.world.jobs["digits"].status)
+    first.cancel()
+    await asyncio.wait([first])
+
+    await drive(place, Inside(place, Outcome.SUCCEEDED), FakeBackend(place.world))
+
+    assert [event for event in place.world.record("digits").history if event.kind == "supervisor"] == []
 
 
 async def test_two_jobs_of_one_process_share_its_heart(place):

@@ -288,6 +288,18 @@ def test_all_problems_are_told_at_once():
     assert [line.split(":")[0] for line in text.splitlines()[1:]] == ["roles.a.image", "roles.b.instance_resources.gpus"]
 
 
+@pytest.mark.parametrize(("instances", "limit"), [(1, "4096"), (3, "4096"), (12, "1024")])
+def test_each_instance_may_leave_a_result(instances, limit):
+    """As the termination message of its container, of which all containers of a pod share 12 KiB."""
+    grouped = role(ROLLOUT, total=instances, per_group=instances, driver=True, instance_resources={"gpus": 0})
+    (pod,) = pods(drawn({"rollout": grouped}))
+
+    for container in pod["spec"]["containers"]:
+        told = env_of(container)
+        assert (told["RALLYPOINT_RESULT_FILE"], told["RALLYPOINT_RESULT_LIMIT"]) == ("/dev/termination-log", limit)
+        assert container["terminationMessagePath"] == "/dev/termination-log"
+
+
 # --- properties ------------------------------------------------------------------------------------------------------------
 
 

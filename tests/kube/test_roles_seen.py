@@ -47,6 +47,25 @@ def test_what_ended_says_when():
     assert [unit.ended_at for unit in seen((pod(again),), Lives(), ())] == [100.0, 200.0]
 
 
+@pytest.mark.parametrize(
+    ("code", "message", "result"),
+    [
+        pytest.param(0, '{"score": 0.5}', {"score": 0.5}, id="a result"),
+        pytest.param(0, "", None, id="nothing"),
+        pytest.param(0, "the last line of a log", None, id="another message"),
+        pytest.param(0, '{"score": NaN}', {"score": "NaN"}, id="a number that JSON does not have"),
+        pytest.param(0, '{"cut": "of', None, id="cut off by the kubelet"),
+        pytest.param(0, "[" * 4096, None, id="deep"),
+        pytest.param(1, '{"score": 0.5}', None, id="of an instance that failed"),
+    ],
+)
+def test_a_result_is_the_termination_message(code, message, result):
+    """Of an instance that succeeded; what cannot be read is none."""
+    state = Terminated(code=code, reason="Completed", message=message)
+
+    assert one(pod(Container(name="a-0", state=state))).result == result
+
+
 def one(pod_: PodView, lives: Lives | None = None) -> UnitSeen:
     (found,) = seen((pod_,), lives or Lives(), ())
     return found

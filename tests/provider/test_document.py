@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from rallypoint.job import JobError, compile_plan
@@ -77,6 +79,25 @@ def test_fields_override_and_complete(tmp_path):
     assert (plan.name, plan.min_nodes, plan.max_nodes) == ("named-by-the-task", 3, 3)
     assert plan.env == {"A": "1", "B": "3"}
     assert (plan.budgets.max_restarts, plan.workers.stop_grace) == (9, 5.0)
+
+
+@pytest.mark.parametrize("listed", [False, True], ids=["a mapping", "a list"])
+def test_a_job_with_several_roles_shares_what_all_roles_need(listed):
+    """So a job that a builder made, which knows no images, runs as pods; what a role says itself wins."""
+    roles: dict[str, Any] = {
+        "trainer": {"entrypoint": "train.py", "image": "own:1", "env": {"A": "own", "B": "own"}},
+        "judge": {"entrypoint": "judge.py", "launch": "simple"},
+    }
+    document = {"roles": [{"name": name, **role} for name, role in roles.items()] if listed else roles}
+    fields: dict[str, Any] = {"image": "shared:1", "env": {"A": "shared", "C": "shared"}, "workdir": "/opt", "nodes": None}
+
+    trainer, judge = build_job(document, fields, name="j", base=None).roles
+
+    assert (trainer.image, judge.image) == ("own:1", "shared:1")
+    assert (trainer.workdir, judge.workdir) == ("/opt", "/opt")
+    assert (trainer.env, judge.env) == ({"A": "own", "B": "own", "C": "shared"}, {"A": "shared", "C": "shared"})
+    with pytest.raises(JobError, match="these keys must be inside a role: nodes"):
+        build_job(document, {**fields, "nodes": 2}, name="j", base=None)
 
 
 def test_a_wrong_value_names_its_place(tmp_path):

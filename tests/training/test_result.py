@@ -25,6 +25,34 @@ def test_the_last_result_is_left_in_the_file(tmp_path, monkeypatch):
     assert [file.name for file in tmp_path.iterdir()] == ["result-1.json"]
 
 
+def test_in_a_pod_a_result_is_written_into_the_termination_message(monkeypatch, tmp_path):
+    """Which no other file can replace, and which holds less than a result elsewhere."""
+    path = tmp_path / "termination-log"
+    path.write_text("an earlier and longer message that is gone")
+    monkeypatch.setenv(env.RESULT_FILE, str(path))
+    monkeypatch.setenv(env.RESULT_LIMIT, "20")
+    inode = path.stat().st_ino
+
+    report_result({"accuracy": 0.97})
+
+    assert (path.stat().st_ino, read_result(path.read_bytes())) == (inode, {"accuracy": 0.97})
+    with pytest.raises(WireError, match=r"22 bytes of JSON.*at most 20 bytes in a pod of this role"):
+        report_result("x" * 20)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("limit", ["", "many", "-1", "99999999"])
+def test_a_limit_that_is_none_is_that_of_all_results(monkeypatch, tmp_path, limit):
+    """A script may change its environment."""
+    path = tmp_path / "result.json"
+    monkeypatch.setenv(env.RESULT_FILE, str(path))
+    monkeypatch.setenv(env.RESULT_LIMIT, limit)
+
+    report_result("x" * 5000)
+
+    assert read_result(path.read_bytes()) == "x" * 5000
+
+
 def test_on_other_ranks_a_result_is_checked_and_dropped(monkeypatch):
     """A script says the same on each rank."""
     monkeypatch.delenv(env.RESULT_FILE, raising=False)

@@ -30,6 +30,8 @@ LATER: dict[type, dict[str, object]] = {
         "queue_group_total": 0,
         "place": "",
         "place_claim": "",
+        "node_group": "",
+        "node_group_timeout": 300.0,
         "rpc_pickle": False,
     }
 }

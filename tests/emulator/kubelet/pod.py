@@ -199,6 +199,9 @@ class PodRun:
             self.host.images.pull(spec)
             check_user(self.pod, spec, root=self.host.images.runs_as_root(spec["image"]))
             mounts = volumes.mounts(spec)
+            said = self._message(state)
+            said.write_text("")
+            mounts = type(mounts)((*mounts.folders, (spec["terminationMessagePath"], said)))
             base = image_environment(self.host.url, self.host.image_env, self.folder, routing=self.host.routing)
             # The address of the pod is known to its containers before the status that tells it is written.
             pod = {**self.pod, "status": {**(self.pod.get("status") or {}), "podIP": self.address, "hostIP": self.host.address}}
@@ -258,7 +261,12 @@ class PodRun:
         oom = state.name in self._oom
         self._oom.discard(state.name)
         fallback = self._specs[state.name].get("terminationMessagePolicy") == "FallbackToLogsOnError" and code != 0
-        state.end(code, "OOMKilled" if oom else "", state.log.tail(2048) if fallback else "")
+        written = self._message(state).read_text(errors="replace")[:4096]
+        state.end(code, "OOMKilled" if oom else "", written or (state.log.tail(2048) if fallback else ""))
+
+    def _message(self, state: ContainerState) -> Path:
+        """Where a container leaves its termination message."""
+        return self.folder / f"message-{state.name}"
 
     async def _pause(self, seconds: float) -> None:
         """Wait as long as a kubelet would, at this one's speed, or until the pod is to end."""

@@ -28,14 +28,14 @@ def built() -> JobBuilder:
 
 @dag(schedule=None)
 def roles_cluster() -> None:
-    reported = {"entrypoint": "role_parts:report", "image": "any:1"}
+    reported = {"entrypoint": "role_parts:report", "image": "any:1", "env": env()}
     simple = {**reported, "launch": "simple", "instance_resources": {"gpus": 0}}
     roles = {
         "trainer": {**reported, "process_group": False},
         "judge": simple,
         "rollout": {**simple, "entrypoint": "role_parts:serve", "driver": False},
     }
-    train = ElasticTrainingOperator(task_id="train", job={"env": env(), "network_policy": "on", "roles": roles}, **WHERE)
+    train = ElasticTrainingOperator(task_id="train", job={"network_policy": "on", "roles": roles}, **WHERE)
 
     @task.elastic_training(multiple_outputs=True, image="any:1", **WHERE)
     def decorated() -> JobBuilder:

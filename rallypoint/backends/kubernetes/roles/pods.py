@@ -7,7 +7,7 @@ container that failed, which is the next life of that instance; the container co
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -38,6 +38,7 @@ from rallypoint.backends.kubernetes.roles.resources import CLAIM, resources
 from rallypoint.job import ElasticJob, Role
 from rallypoint.wire import env
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.result import TERMINATION_LOG
 from rallypoint.wire.role_plans import RolePlan, place_env, role_plan, roles_env
 from rallypoint.wire.tls import AUTO, OFF, PEER_FILES
 
@@ -47,6 +48,9 @@ __all__ = ["ROLES_FOLDER", "ROLES_SECRET", "roles_files", "roles_mount", "roles_
 ROLES_FOLDER, ROLES_SECRET = "/etc/rallypoint-roles", "token"
 
 _ROLES = f"{OURS}roles"
+
+#: Bytes of the termination message of a container, and of those of all containers of a pod, which share them equally.
+_MESSAGE, _MESSAGES = 4096, 12 * 1024
 
 #: Counts the lives of a container in a file of its pod, then becomes the command.
 _COUNT = 'n=$(($(cat "$1" 2>/dev/null || echo "$2") + 1)); echo "$n" > "$1"; export {name}="$n"; shift 2'
@@ -89,7 +93,20 @@ def unit_pod(
     avoided = dataclasses.replace(off, required=off.required.union(*(role.host_ignore_list for role in roles)))
     together = f"{names.together(job, group.place)}-{group.number}" if group.beside else ""
     unreachable = spec.health.node_unreachable
-    return built(job, roles[0], layers, first=first, unreachable=unreachable, off=avoided, together=together)
+    pod = built(job, roles[0], layers, first=first, unreachable=unreachable, off=avoided, together=together)
+    _add_results(pod["spec"], {one.container for one in lives})
+    return pod
+
+
+def _add_results(spec: dict[str, Any], ours: Collection[str]) -> None:
+    """Let our containers leave their results as termination messages; the pod is changed in place."""
+    every = [*spec["containers"], *(spec.get("initContainers") or ())]
+    limit = min(_MESSAGE, _MESSAGES // len(every))
+    for container in spec["containers"]:
+        if container["name"] in ours:
+            container["terminationMessagePath"] = TERMINATION_LOG
+            told = {env.RESULT_FILE: TERMINATION_LOG, env.RESULT_LIMIT: str(limit)}
+            container["env"] = [*container["env"], *({"name": name, "value": value} for name, value in told.items())]
 
 
 def _metadata(

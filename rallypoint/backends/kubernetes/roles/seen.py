@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from rallypoint.backends.kubernetes.roles.lives import Life, Lives, instance_of, read_lives
 from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
+from rallypoint.wire.codec import WireError
+from rallypoint.wire.result import read_result
 
 __all__ = ["seen"]
 
@@ -83,7 +86,16 @@ def _over(pod: PodView, key: UnitKey, end: Terminated) -> UnitSeen:
         return UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: {why}")
     state = UnitState.FAILED if end.code else UnitState.SUCCEEDED
     reason, code = _ended(key, end), _code(end)
-    return UnitSeen(key=key, state=state, present=False, reason=reason, exit_code=code, ended_at=end.at)
+    unit = UnitSeen(key=key, state=state, present=False, reason=reason, exit_code=code, ended_at=end.at)
+    return dataclasses.replace(unit, result=_result(end)) if state is UnitState.SUCCEEDED else unit
+
+
+def _result(end: Terminated) -> Any:
+    """Return the result that an instance left as its termination message; None for any other message."""
+    try:
+        return read_result(end.message.encode())
+    except WireError:
+        return None
 
 
 def _code(end: Terminated | None) -> int | None:

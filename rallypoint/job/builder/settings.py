@@ -50,6 +50,7 @@ class SubmitSettings(TypedDict, total=False):
     master_max_restart: int
     master_isolation_schedule_resource: str
     worker_isolation_schedule_resource: str
+    image: str
     failover_trigger_strategy: int
     failover_exec_strategy: int
     master_state_backend_type: str
@@ -142,6 +143,11 @@ def _answer(document: dict[str, Any], value: str) -> None:
         role["on_failure"] = value
 
 
+def _put_image(document: dict[str, Any], value: str) -> None:
+    for role in _roles(document):
+        role.setdefault("image", value)
+
+
 def _put_exec(document: dict[str, Any], value: int) -> None:
     _answer(document, {0: "none", 1: "job", 2: "role"}[value])
 
@@ -191,6 +197,7 @@ SETTINGS: Mapping[str, Setting] = {
         Setting(name="master_max_restart", rule=whole(0, 999_999), default=10, put=_in("master", "max_restarts")),
         Setting(name="master_isolation_schedule_resource", rule=_WORD, put=_put_master_isolation),
         Setting(name="worker_isolation_schedule_resource", rule=_WORD, put=_put_worker_isolation),
+        Setting(name="image", rule=WORD, put=_put_image),
         Setting(name="failover_trigger_strategy", rule=one_of(0, 1, 2), put=_put_trigger),
         Setting(name="failover_exec_strategy", rule=one_of(0, 1, 2), put=_put_exec),
         Setting(name="master_state_backend_type", rule=_STATE, put=_put_nothing),

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rallypoint.job import compile_plan, load_job
+from rallypoint.job import JobError, compile_plan, load_job
 from rallypoint.job.builder import JobBuilder
 from rallypoint.job.builder.settings import SETTINGS, read, read_place
 from tests.job.builder.test_builder import problems
@@ -134,3 +134,19 @@ def test_a_connection_needs_airflow(monkeypatch):
 
     expected = "'training' is not allowed; Airflow is not installed. Install apache-airflow, or set the argument backend"
     assert problems(lambda: job.submit("j", conn_id="training")) == {"conn_id": expected}
+
+
+def test_the_image_is_that_of_each_role_without_one():
+    """No method of DLRover's builder names an image, which pods need; other roles of a document keep theirs."""
+    builder = JobBuilder().role("trainer").train("pkg.train.run").nnodes(1).nproc_per_node(1)
+    job = builder.role("judge").run("pkg.judge.run").resource(cpu=1).end().build()
+
+    assert [role["image"] for role in job.to_document("rl", image="train:1")["roles"].values()] == ["train:1", "train:1"]
+    given = read({"image": "train:1"}, {})
+    assert given.applied({"roles": {"a": {"image": "own:1"}, "b": {}}})["roles"] == {
+        "a": {"image": "own:1"},
+        "b": {"image": "train:1"},
+    }
+    assert given.applied({"name": "one"}) == {"name": "one", "image": "train:1"}
+    with pytest.raises(JobError, match="image: 5 is not allowed"):
+        read({"image": 5}, {})

@@ -1,7 +1,8 @@
 """An instance of a role that lives until it is told a word: `end` ends it well, `die` by SIGKILL, `fail` with exit code 3.
 
 It travels in the job's own command line, as `script.py` does. Where GATE names a folder words come as files of it, named
-`role-rank`; elsewhere as requests to the pod's address, at WORD_PORT + the local rank. With SERVER=1 it ends well on SIGTERM.
+`role-rank`; elsewhere as requests to the pod's address, at WORD_PORT + the local rank. With SERVER=1 it ends well on SIGTERM;
+with RESULT=1 it leaves a result in the end.
 """
 
 from __future__ import annotations
@@ -52,4 +53,8 @@ while "end" not in words and time.monotonic() < over:
     time.sleep(0.02)
     if "GATE" in os.environ:
         look()
+if os.environ.get("RESULT"):
+    from rallypoint.training import report_result
+
+    report_result({"role": role, "rank": int(rank)})
 print(f"{role} {rank} is done", flush=True)

@@ -225,6 +225,22 @@ async def test_an_elastic_role_that_fails_resets_the_job(site: Site) -> None:
     assert (record.phase, record.attempt, record.released) == (Phase.SUCCEEDED, 2, True)
 
 
+@pytest.mark.extended
+async def test_each_driver_leaves_a_result(site: Site) -> None:
+    """That of the first instance, by the name of the role; elastic and simple roles alike, and no server."""
+    said = {"env": {"RESULT": "1"}}
+    server = {**SERVER, "env": {**SERVER["env"], **said["env"]}}
+    roles = {"trainer": {**TRAINER, "nodes": 1, **said}, "driver": {**SIMPLE, "total": 2, **said}, "server": server}
+    async with roles_job(site, roles) as job:
+        await job.run("driver-0", "driver-1", "server-0", nodes=1)
+        await job.tell_worker(0, "end")
+        await job.tell("driver-1", "end")
+        await job.tell("driver-0", "end")
+        record = await job.job.over()
+
+    assert record.result == {name: {"role": name, "rank": 0} for name in ("trainer", "driver")}
+
+
 def admitted(policies: list[dict[str, Any]], source: dict[str, str], target: dict[str, str]) -> set[int | str]:
     """Return the ports to which NetworkPolicies let a pod connect, by the labels of both pods; "all" for every port."""
 

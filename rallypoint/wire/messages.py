@@ -144,6 +144,7 @@ class AgentReport:
     #: Of an agent with a node rank, the incarnation is the time of its start.
     limits: ClassVar = {
         "local_world_size": (0, MAX_WORKERS),
+        "free_ports": (0, 1 << 10),
         "keeps": (0, MAX_WORKERS),
         "incarnation": WHOLE,
         "sequence": WHOLE,
@@ -273,8 +274,9 @@ def reply_from_json(data: Any) -> Reply:
     if not isinstance(data, dict):
         raise WireError("", data, "an object with version, kind and body")
     lenient = neighbour(data.get("version"), MESSAGES_VERSION)
-    cls = _REPLIES.get(data.get("kind", ""))
+    kind = data.get("kind")
+    cls = _REPLIES.get(kind) if isinstance(kind, str) else None
     if cls is None:
-        raise WireError("kind", data.get("kind"), f"one of {', '.join(_REPLIES)}")
+        raise WireError("kind", kind, f"one of {', '.join(_REPLIES)}")
     reply: Reply = from_json(cls, data.get("body"), path="body", lenient=lenient)
     return reply

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import ClassVar
+
+from rallypoint.wire.bounds import WHOLE
 
 __all__ = ["MISSING_LIMIT", "Absence", "Missing"]
 
@@ -30,6 +33,9 @@ class Missing:
         since: when it was heard last, its connections ended, or, where it never was, it was wanted: seconds since the epoch on
             the coordinator's clock.
     """
+
+    #: Of an agent with a node rank, the incarnation is the time of its start.
+    limits: ClassVar = {"incarnation": WHOLE}
 
     node: int
     incarnation: int = -1

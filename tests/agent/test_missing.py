@@ -126,6 +126,16 @@ def test_more_nodes_are_missing_since_they_are_wanted() -> None:
     assert told(state, 2.3) == [(3, "expected", 2.2)]
 
 
+def test_a_missing_agent_with_a_node_rank_is_read_back() -> None:
+    """Its incarnation is the time of its start, in nanoseconds; a later coordinator restores the status."""
+    begun = 1_790_000_000_000_000_000
+    job = rendezvous.receive(new_state(SOME, now=0.0), report(0, incarnation=begun), 1.0)
+    job = rendezvous.receive(job, report(0, AgentState.LEAVING, incarnation=begun, sequence=1), 2.0)
+    status = codec.loads(JobStatus, codec.dumps(rendezvous.status(job, 3.0)))
+
+    assert begun in [one.incarnation for one in status.missing]
+
+
 def test_a_later_coordinator_tells_the_same_times() -> None:
     """A coordinator that takes over tells the times that the last one told."""
     state = rendezvous.tick(rendezvous.disconnected(running(), "agent-1", 2.5), 2.5 + RECONNECT_WITHIN)

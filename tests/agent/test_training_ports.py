@@ -111,6 +111,16 @@ def test_every_agent_is_told_the_same_port() -> None:
     assert after.closed.training_port == 60004
 
 
+@pytest.mark.parametrize("offer", [(60000,), (60000, 60015, 60100), (60015, 60000), (-5, 1 << 20)])
+def test_a_range_without_its_end_is_ignored(offer: tuple[int, ...]) -> None:
+    """Agents report what they like: the other agents of the round get their places all the same."""
+    state = rendezvous.receive(new_state(TWO, now=0.0), report(0, free_ports=offer), 1.0)
+    state = rendezvous.receive(state, report(1, free_ports=(60000, 60015)), 1.0)
+
+    assert [type(rendezvous.answer(state, agent)) for agent in ("agent-0", "agent-1")] == [Assignment, Assignment]
+    assert state.closed.training_port in (0, 60000)
+
+
 def test_no_range_in_common_is_told() -> None:
     """Workers are left with the port that the plan names."""
     state = rendezvous.receive(new_state(TWO, now=0.0), report(0, free_ports=(60000, 60015)), 1.0)

@@ -169,6 +169,10 @@ def test_a_missing_field_is_named() -> None:
     [
         pytest.param({"version": 2, "kind": "continue", "body": {}}, id="another version"),
         pytest.param({"version": 1, "kind": "sing", "body": {}}, id="an unknown kind"),
+        pytest.param({"version": 3, "kind": [], "body": {}}, id="a kind that is a list"),
+        pytest.param({"version": 3, "kind": {"continue": 1}, "body": {}}, id="a kind that is an object"),
+        pytest.param({"version": 3, "kind": None, "body": {}}, id="a kind that is null"),
+        pytest.param({"version": 3, "body": {}}, id="no kind"),
         pytest.param([], id="no object"),
     ],
 )

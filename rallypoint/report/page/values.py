@@ -92,7 +92,7 @@ class RankCell:
 class NodeRow:
     """One node of the last world, with its ranks; `faults` are those of the node and of its ranks."""
 
-    limits: ClassVar = {"faults": WHOLE}
+    limits: ClassVar = {"incarnation": WHOLE, "faults": WHOLE}
 
     node: int
     host: str

@@ -23,6 +23,7 @@ from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.trimming import NAME_LIMIT, trim_incident
+from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.incident import FREE, Cause, Incident
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text
@@ -143,7 +144,7 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
                 step=steps[rank].step if rank in steps else None,
                 behind=_behind(steps.get(rank), furthest, slack),
                 pid=steps[rank].pid if rank in steps else 0,
-                faults=of_rank[rank],
+                faults=_limited(of_rank[rank]),
             )
             for rank in (ranks if few else ())
         )
@@ -156,7 +157,7 @@ def nodes(status: JobStatus | None, incidents: Iterable[ListedIncident]) -> Iter
             state=state,
             mood=mood,
             ranks=cells,
-            faults=of_node[member.node],
+            faults=_limited(of_node[member.node]),
         )
     for member in status.waiting:
         yield NodeRow(
@@ -178,7 +179,12 @@ def _slack(status: JobStatus) -> int:
 def _behind(worker: RankStatus | None, furthest: int, slack: int) -> int:
     if worker is None or worker.step is None:
         return 0
-    return furthest - worker.step if furthest - worker.step > slack else 0
+    return _limited(furthest - worker.step) if furthest - worker.step > slack else 0
+
+
+def _limited(number: int) -> int:
+    """Return a number that a reader of the page accepts; the sum of two numbers of a job may be larger."""
+    return max(WHOLE[0], min(number, WHOLE[1]))
 
 
 def _node_state(member: Member, heard: bool, status: JobStatus) -> tuple[str, Mood]:  # noqa: FBT001  one of two
@@ -400,7 +406,7 @@ def fault_of(number: int, incident: Incident, record: JobRecord) -> Fault:
         judged=judgement(incident),
         rung=action_name(incident),
         done=done(incident),
-        steps_lost=incident.steps_lost,
+        steps_lost=None if incident.steps_lost is None else _limited(incident.steps_lost),
         attempt=incident.id.attempt,
         round=incident.id.round,
         tail=() if culprit is None else tuple(line.rstrip() for line in culprit.log_tail),

@@ -1,9 +1,10 @@
 """Limits of unauthenticated connections at a port. Pure: connections are any objects, `now` is an argument.
 
-A connection is a *stranger* until it has authenticated. Strangers have a deadline, a limit per peer and a total limit. Above
-a limit the oldest stranger is closed in favour of the new one: an agent authenticates with its first message, a few
-milliseconds after it has connected, while an idle stranger becomes old. So the limits do not lock out agents, even if many
-of them share one address. Authenticated connections are never closed because of strangers.
+A connection is a *stranger* until it has authenticated. Strangers have a deadline, a limit per peer, and two total limits: of
+their number and of the memory that they use. Above a limit the oldest stranger is closed in favour of the new one: an agent
+authenticates with its first message, a few milliseconds after it has connected, while an idle stranger becomes old. So the
+limits do not lock out agents, even if many of them share one address. Above the limit of memory, it is the oldest stranger of
+the peer that uses most. Authenticated connections are never closed because of strangers.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ T = TypeVar("T")
 #: Seconds in which a connection must authenticate.
 PATIENCE = 10.0
 
+#: Bytes of memory that all strangers of a port may use.
+_HELD = 1 << 26
+
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:
@@ -30,12 +34,14 @@ class Limits:
         strangers: connections that have not authenticated.
         per_peer: strangers of one address.
         patience: seconds in which a stranger must authenticate; None for no deadline.
+        held: bytes of memory that all strangers may use.
     """
 
     most: int
     strangers: int
     per_peer: int
     patience: float | None
+    held: int = _HELD
 
     @classmethod
     def few(cls, most: int, patience: float | None = PATIENCE) -> Limits:
@@ -52,6 +58,10 @@ class Connections(Generic[T]):
         #: Strangers with their peer and arrival time, oldest first; and the same per peer.
         self._strangers: dict[T, tuple[str, float]] = {}
         self._peers: dict[str, dict[T, None]] = {}
+        #: Per peer, the bytes of strangers that use some, in the order in which they began to; and their sums.
+        self._held: dict[str, dict[T, int]] = {}
+        self._sums: dict[str, int] = {}
+        self._sum = 0
 
     def __contains__(self, connection: object) -> bool:
         return connection in self._proven or connection in self._strangers
@@ -67,6 +77,11 @@ class Connections(Generic[T]):
         """Connections that have not authenticated."""
         return len(self._strangers)
 
+    @property
+    def held(self) -> int:
+        """Bytes of memory that strangers use."""
+        return self._sum
+
     def opened(self, connection: T, peer: str, now: float) -> list[T]:
         """Add a stranger; return the connections to close for it: itself if authenticated connections use the whole limit."""
         limits, ended = self._limits, []
@@ -79,6 +94,30 @@ class Connections(Generic[T]):
         for one in ended:
             self.closed(one)
         return ended
+
+    def holding(self, connection: T, size: int) -> list[T]:
+        """Set the bytes that a stranger uses; return the strangers to close, the oldest of the peer that uses most."""
+        if connection not in self._strangers:
+            return []
+        self._hold(connection, self._strangers[connection][0], size)
+        ended = []
+        while self._sum > self._limits.held:
+            one = next(iter(self._held[max(self._sums, key=self._sums.__getitem__)]))
+            self.closed(one)
+            ended.append(one)
+        return ended
+
+    def _hold(self, connection: T, peer: str, size: int) -> None:
+        mine = self._held.setdefault(peer, {})
+        more = size - mine.get(connection, 0)
+        self._sum += more
+        self._sums[peer] = self._sums.get(peer, 0) + more
+        if size:
+            mine[connection] = size
+        else:
+            mine.pop(connection, None)
+        if not mine:
+            del self._held[peer], self._sums[peer]
 
     def proven(self, connection: T) -> None:
         """Mark a connection as authenticated; ignores a connection that has ended."""
@@ -97,6 +136,9 @@ class Connections(Generic[T]):
             mine = self._peers[self._strangers[new][0]]
             del mine[old]
             mine[new] = None
+            held = self._held.get(self._strangers[new][0], {})
+            if old in held:
+                held[new] = held.pop(old)
 
     def expired(self, now: float) -> list[T]:
         """Remove and return the strangers whose deadline has passed."""
@@ -126,6 +168,7 @@ class Connections(Generic[T]):
         known = self._strangers.pop(connection, None)
         if known is None:
             return False
+        self._hold(connection, known[0], 0)
         mine = self._peers[known[0]]
         del mine[connection]
         if not mine:

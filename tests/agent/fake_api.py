@@ -11,7 +11,6 @@ from typing import Any
 from aiohttp import web
 
 from rallypoint.agent.coordinator.kube import KubeApi
-from rallypoint.agent.transport.http_listen import listen
 
 __all__ = ["FakeApi", "serving"]
 
@@ -78,8 +77,11 @@ async def serving(folder: Path) -> AsyncIterator[tuple[FakeApi, KubeApi, str]]:
     fake = FakeApi()
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", fake.handle)
-    runner, port = await listen(app, "127.0.0.1", 0, whose="API server")
-    url = f"http://127.0.0.1:{port}"
+    runner = web.AppRunner(app)
+    await runner.setup()
+    site = web.TCPSite(runner, "127.0.0.1", 0)
+    await site.start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
     api = KubeApi(url, token_file=folder / "token", ca_file=folder / "ca.crt")
     try:
         yield fake, api, url

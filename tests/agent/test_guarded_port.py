@@ -7,14 +7,15 @@ import contextlib
 import os
 import resource
 import socket
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 
 import aiohttp
 import pytest
 from aiohttp import web
 
-from rallypoint.agent.transport.guarded_port import HEAD_LIMIT
 from rallypoint.agent.transport.http_listen import authenticated, listen
+from rallypoint.agent.transport.request_head import HEAD_LIMIT
 from rallypoint.wire.connections import Limits
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
@@ -25,11 +26,13 @@ PATIENCE = 0.3
 
 
 @contextlib.asynccontextmanager
-async def served(*, most: int = 12, strangers: int = 8, per_peer: int = 4, patience: float = PATIENCE) -> AsyncIterator[int]:
+async def served(
+    *, most: int = 12, strangers: int = 8, per_peer: int = 4, patience: float = PATIENCE, held: int = 1 << 26
+) -> AsyncIterator[int]:
     app = web.Application(middlewares=[authenticated(TOKEN)])
     app.router.add_get(HEALTH_PATH, _answer)
     app.router.add_post("/echo", _echo)
-    limits = Limits(most=most, strangers=strangers, per_peer=per_peer, patience=patience)
+    limits = Limits(most=most, strangers=strangers, per_peer=per_peer, patience=patience, held=held)
     runner, port = await listen(app, HERE, 0, whose="test", token=TOKEN, limits=limits)
     try:
         yield port
@@ -128,6 +131,120 @@ async def test_a_head_without_end_is_ended() -> None:
 
         assert (await asyncio.wait_for(_read(reader), 60)).split(b" ", 2)[1:2] in ([], [b"400"])
         writer.close()
+
+
+BINARY, CHUNKED = b"A\x80\xff", b"POST /echo HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+GARBAGE = [
+    pytest.param(b"", BINARY, b"400", id="binary"),
+    pytest.param(b"", b"A", b"400", id="letters"),
+    pytest.param(b"GET /", b"a%41", b"400", id="a long target"),
+    pytest.param(b"GET / HTTP/1.1\r\n", b"A: b\r\n", b"400", id="headers"),
+    pytest.param(b"GET / HTTP/1.1\r\nHost: x\r\nA: \x01\r\n\r\n", b"", b"400", id="a control character"),
+    pytest.param(f"GET {HEALTH_PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), BINARY, b"200", id="after a request"),
+    pytest.param(CHUNKED, BINARY, b"401", id="no chunks"),
+    pytest.param(CHUNKED, b"1\r\na\r\n", b"401", id="many chunks"),
+]
+
+
+@pytest.mark.parametrize(("first", "then", "status"), GARBAGE)
+async def test_data_that_is_not_http_is_not_repeated(first: bytes, then: bytes, status: bytes) -> None:
+    """The answer is one, short, and holds nothing of it."""
+    async with served(patience=30.0) as port:
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(first + then * (60_000 // max(len(then), 1)))
+        answer = await asyncio.wait_for(_read_until_reset(reader), 60)
+        writer.close()
+
+    assert (answer.split(b" ", 2)[1], answer.count(b"HTTP/1.1 ")) == (status, 1)
+    assert len(answer) < 400
+    assert not any(text in answer for text in (b"\\x80", b"AAAA", b"%41%41", b"A: b", b"x01"))
+
+
+async def _read_until_reset(reader: asyncio.StreamReader) -> bytes:
+    found = b""
+    with contextlib.suppress(OSError):
+        while data := await reader.read(1 << 16):
+            found += data
+    return found
+
+
+@pytest.mark.parametrize(("first", "then", "status"), GARBAGE)
+async def test_data_that_is_not_http_uses_little_memory(first: bytes, then: bytes, status: bytes) -> None:
+    """Of all connections together, however much each of them sends at once."""
+    del status
+    text = first + then * (300_000 // max(len(then), 1))
+    async with (
+        served(most=100, strangers=100, per_peer=100, patience=30.0) as port,
+        aiohttp.ClientSession(headers={TOKEN_HEADER: TOKEN}) as session,
+    ):
+        url = f"http://{HERE}:{port}/echo"
+        async with session.post(url, data=b"what is imported and kept") as response:
+            assert response.status == 200
+        socks = [socket.create_connection((HERE, port)) for _ in range(30)]
+        tracemalloc.start()
+        try:
+            for _ in range(50):
+                _send_more(socks, text)
+                await asyncio.sleep(0)
+            async with session.post(url, data=b"hello") as response:
+                assert await response.text() == "hello"
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            for sock in socks:
+                sock.close()
+    assert peak < 4 << 20
+
+
+def _send_more(socks: list[socket.socket], text: bytes) -> None:
+    for sock in socks:
+        sock.setblocking(False)
+        with contextlib.suppress(OSError):
+            sock.send(text)
+
+
+async def test_incomplete_heads_of_all_connections_are_limited() -> None:
+    """In bytes: those that began first are ended, and an agent comes in."""
+    async with (
+        served(most=100, strangers=100, per_peer=100, patience=30.0, held=40_000) as port,
+        aiohttp.ClientSession(headers={TOKEN_HEADER: TOKEN}) as session,
+    ):
+        strangers = await idle(port, 20)
+        for _, writer in strangers:
+            writer.write(b"GET / HTTP/1.1\r\nA: " + b"x" * 4000)
+        await eventually_async(lambda: sum(reader.at_eof() or reader.exception() is not None for reader, _ in strangers) >= 11)
+        async with session.post(f"http://{HERE}:{port}/echo", data=b"x" * 100_000) as response:
+            assert len(await response.read()) == 100_000
+        assert await ended(strangers) == 11
+
+
+async def test_a_request_without_the_token_is_the_last() -> None:
+    """What is sent after it is not read as a request, also not with the token."""
+    second = f"POST /echo HTTP/1.1\r\nHost: x\r\n{TOKEN_HEADER}: {TOKEN}\r\nContent-Length: 5\r\n\r\nhello".encode()
+    async with served(patience=30.0) as port:
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(f"GET {HEALTH_PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode() + second)
+        answer = await asyncio.wait_for(_read_until_reset(reader), 60)
+        writer.close()
+
+    assert (answer.count(b"200 OK"), b"hello" in answer) == (1, False)
+
+
+async def test_a_long_body_without_the_token_is_cut_off() -> None:
+    """The connection ends before all of it is read."""
+    async with served(patience=30.0) as port:
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(b"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000000\r\n\r\n")
+        sent = 0
+        with contextlib.suppress(OSError):
+            while sent < 1 << 28:
+                writer.write(b"x" * 65536)
+                await writer.drain()
+                sent += 65536
+        writer.close()
+        assert (await _read_until_reset(reader)).split(b" ", 2)[1:2] in ([], [b"401"])
+    assert sent < 1 << 26
 
 
 async def test_the_health_answers_and_closes() -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
+import tracemalloc
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 from aiohttp import ClientSession, web
@@ -23,7 +26,7 @@ class Store:
     """Answers each message with its own name before it, as a store that remembers who was asked."""
 
     def __init__(self, name: bytes) -> None:
-        self.name, self.address, self.closed = name, "", 0
+        self.name, self.address, self.closed, self.silent = name, "", 0, False
         self.server: asyncio.Server | None = None
         self.writers: list[asyncio.StreamWriter] = []
 
@@ -35,6 +38,8 @@ class Store:
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.writers.append(writer)
         while said := await reader.read(1 << 16):
+            if self.silent:
+                continue
             writer.write(self.name + said)
             await writer.drain()
         self.closed += 1
@@ -55,8 +60,8 @@ class Round:
 
 
 @contextlib.asynccontextmanager
-async def shared(current: Round) -> AsyncIterator[int]:
-    port = SharedPort(lambda: current.store)
+async def shared(current: Round, **more: Any) -> AsyncIterator[int]:
+    port = SharedPort(lambda: current.store, **more)
     yield await port.start(HERE, 0)
     await port.close()
 
@@ -87,6 +92,74 @@ async def test_a_connection_waits_for_the_first_round() -> None:
         assert await answer(reader, 7) == b"1" + ASK + b"early"
         await ended(writer)
     store.stop()
+
+
+@pytest.mark.parametrize("early", [pytest.param(True, id="before the first round"), pytest.param(False, id="with a store")])
+async def test_a_connection_that_gets_no_answer_has_a_deadline(early: bool) -> None:
+    """The store answers a client of torch at once; and one that it has answered may be idle."""
+    current, store = Round(), await Store(b"1").start()
+    current.store = "" if early else store.address
+    async with shared(current, patience=0.5) as port:
+        answered, answered_writer = await asked(port, b"a")
+        if not early:
+            assert await answer(answered, 3) == b"1" + ASK + b"a"
+        silent, silent_writer = await asyncio.open_connection(HERE, port)
+        if early:
+            silent_writer.write(ASK)
+        else:
+            store.silent = True
+            silent_writer.write(ASK + b"b")
+
+        assert await asyncio.wait_for(silent.read(), 60) == b""
+        store.silent = False
+        if not early:
+            answered_writer.write(ASK)
+            assert await answer(answered, 2) == b"1" + ASK
+        for one in (answered_writer, silent_writer):
+            await ended(one)
+    store.stop()
+
+
+async def test_data_that_waits_for_the_store_is_limited() -> None:
+    """In bytes, for each connection and for all of them; what is not read yet stays with its sender and is not lost."""
+    current, store = Round(), await Store(b"").start()
+    async with shared(current, most=100) as port:
+        reader, writer = await asked(port, b"")
+        await asyncio.sleep(0)
+        socks = [socket.create_connection((HERE, port)) for _ in range(40)]
+        tracemalloc.start()
+        try:
+            for _ in range(50):
+                for sock in socks:
+                    sock.setblocking(False)
+                    with contextlib.suppress(OSError):
+                        sock.send(ASK * 200_000)
+                await asyncio.sleep(0)
+            _, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            for sock in socks:
+                sock.close()
+        sending = asyncio.create_task(_send(writer, b"x" * (1 << 20)))
+        await asyncio.sleep(0.05)
+        current.store = store.address
+
+        assert await answer(reader, 1 + (1 << 20)) == ASK + b"x" * (1 << 20)
+        await sending
+        await ended(writer)
+    store.stop()
+    assert peak < 2 << 20
+
+
+async def test_the_oldest_of_many_that_wait_are_ended() -> None:
+    """Where they hold more than all of them may: those that came first."""
+    async with shared(Round(), most=100, waiting=50_000) as port:
+        waiting = [await asked(port, b"x" * 5000) for _ in range(20)]
+        await eventually_async(lambda: sum(reader.at_eof() or reader.exception() is not None for reader, _ in waiting) >= 11)
+
+        assert [reader.at_eof() or reader.exception() is not None for reader, _ in waiting] == [True] * 11 + [False] * 9
+        for _, writer in waiting:
+            await ended(writer)
 
 
 async def test_each_round_has_its_own_store() -> None:

@@ -160,6 +160,30 @@ async def test_refusals_are_lines_of_the_log(ours: Tls, tmp_path: Path, caplog: 
 
 
 @pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        pytest.param(b"A\x80\xff" * 20_000, b"400", id="binary"),
+        pytest.param(b"A" * 60_000, b"400", id="letters"),
+        pytest.param(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + b"A\x80\xff" * 20_000, b"200", id="after a request"),
+        pytest.param(b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" + b"z" * 9000, b"401", id="no chunks"),
+    ],
+)
+async def test_data_that_is_not_http_gets_a_short_answer(ours: Tls, sent: bytes, status: bytes) -> None:
+    """Over TLS, too, for which a stranger needs no certificate at the coordinator's port."""
+    context = ssl.create_default_context(cafile=str(ours.folder / AUTHORITY))
+    async with listening(HTTP, ours) as at:
+        reader, writer = await asyncio.open_connection(at.host, at.port, ssl=context, server_hostname=ours.name)
+        writer.write(sent)
+        answer = b""
+        with contextlib.suppress(OSError):
+            while data := await asyncio.wait_for(reader.read(1 << 16), 60):
+                answer += data
+        writer.close()
+
+    assert (answer.split(b" ", 2)[1], answer.count(b"HTTP/1.1 "), len(answer) < 400) == (status, 1, True)
+
+
+@pytest.mark.parametrize(
     ("path", "status"),
     [
         pytest.param(STATUS_PATH, 200, id="a supervisor comes through an API server, with the token alone"),

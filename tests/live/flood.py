@@ -7,13 +7,14 @@ import errno
 import resource
 import selectors
 import socket
+import ssl
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["Flood", "descendants", "listening_ports", "many_descriptors"]
+__all__ = ["Flood", "Torrent", "descendants", "listening_ports", "many_descriptors", "peak_memory"]
 
 #: Errors of a connection that is refused or ended, which a flood expects.
 _ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EADDRNOTAVAIL)
@@ -126,6 +127,78 @@ class Flood:
             for sock in self._open:
                 with contextlib.suppress(OSError):
                     sock.send(self._drip, socket.MSG_DONTWAIT)
+
+
+class Torrent:
+    """Connections of strangers that each send `size` bytes as fast as they can, and are then opened again.
+
+    They come from three addresses of this machine, since a port limits the strangers of one address. With `tls` they have
+    shaken hands before, without a certificate.
+    """
+
+    def __init__(self, ports: Sequence[int], *, number: int, first: bytes, then: bytes, size: int, tls: bool = False) -> None:
+        self._ports, self._number, self._tls = ports, number, tls
+        self._data = memoryview(first + then * ((size - len(first)) // len(then)))
+        self._open: dict[socket.socket, int] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="torrent", daemon=True)
+        self.opened = self.sent = 0
+
+    def __enter__(self) -> Torrent:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        with many_descriptors(self._number + 512):
+            while not self._stopping.is_set():
+                self._fill()
+                for sock in tuple(self._open):
+                    self._send(sock)
+                time.sleep(0.01)  # this thread shares its processor with the test
+            for sock in self._open:
+                sock.close()
+
+    def _fill(self) -> None:
+        until = time.monotonic() + 0.1
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        while len(self._open) < self._number and time.monotonic() < until and not self._stopping.is_set():
+            sock = socket.socket()
+            sock.settimeout(1)
+            try:
+                sock.bind((f"127.0.0.{2 + self.opened % 3}", 0))
+                sock.connect(("127.0.0.1", self._ports[self.opened % len(self._ports)]))
+            except OSError:
+                sock.close()
+                return
+            sock.setblocking(False)
+            if self._tls:
+                sock = context.wrap_socket(sock, do_handshake_on_connect=False)
+            self.opened += 1
+            self._open[sock] = 0
+
+    def _send(self, sock: socket.socket) -> None:
+        try:
+            count = sock.send(self._data[self._open[sock] :])
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            return
+        except OSError:
+            count = len(self._data)
+        self._open[sock] += count
+        self.sent += count
+        if self._open[sock] >= len(self._data):
+            del self._open[sock]
+            sock.close()
+
+
+def peak_memory(pid: int) -> int:
+    """Return the largest memory that a process has had, in bytes."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
 
 
 def descendants(pid: int) -> set[int]:

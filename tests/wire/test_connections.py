@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rallypoint.wire.connections import Connections, Limits, peer_of
 
-LIMITS = Limits(most=6, strangers=4, per_peer=3, patience=10.0)
+LIMITS = Limits(most=6, strangers=4, per_peer=3, patience=10.0, held=100)
 
 
 def test_the_oldest_stranger_of_a_peer_makes_room() -> None:
@@ -67,9 +67,51 @@ def test_half_of_the_strangers_are_shed() -> None:
     assert (table.shed(), table.shed(), table.shed()) == (["a", "b"], ["c"], [])
 
 
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(("open", "prove", "close", "expire", "shed")), st.integers(0, 30), st.integers(0, 3)), max_size=80
-)
+def test_the_memory_of_strangers_is_limited() -> None:
+    """The peer that uses most loses its oldest that uses some; a size that is set again replaces the one before."""
+    table: Connections[str] = Connections(LIMITS)
+    for name, peer in (("a", "x"), ("b", "y"), ("c", "y"), ("d", "y")):
+        table.opened(name, peer, 0.0)
+    assert [table.holding(*one) for one in (("a", 30), ("c", 20), ("c", 30), ("d", 40))] == [[]] * 4
+    assert table.held == 100
+
+    assert table.holding("a", 31) == ["c"]
+    assert (table.held, "b" in table) == (71, True)
+    assert table.holding("b", 0) == []
+
+
+def test_one_stranger_above_the_limit_is_ended() -> None:
+    """Itself."""
+    table: Connections[str] = Connections(LIMITS)
+    table.opened("a", "x", 0.0)
+
+    assert (table.holding("a", 101), table.held, len(table)) == (["a"], 0, 0)
+    assert table.holding("a", 5) == []
+
+
+def test_who_has_proven_it_may_hold_any_memory() -> None:
+    """What it used before does not count any more."""
+    table: Connections[str] = Connections(LIMITS)
+    table.opened("a", "x", 0.0)
+    table.holding("a", 100)
+    table.proven("a")
+
+    assert (table.held, table.holding("a", 1 << 40), set(table)) == (0, [], {"a"})
+
+
+def test_a_replaced_stranger_keeps_its_memory() -> None:
+    """It is the same connection."""
+    table: Connections[str] = Connections(LIMITS)
+    table.opened("a", "x", 0.0)
+    table.holding("a", 60)
+    table.replaced("a", "b")
+    assert (table.held, table.holding("b", 70), table.held) == (60, [], 70)
+    table.closed("b")
+    assert table.held == 0
+
+
+WHAT = ("open", "prove", "close", "expire", "shed", "hold")
+EVENTS = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 30), st.integers(0, 3)), max_size=80)
 
 
 @given(EVENTS)
@@ -78,6 +120,7 @@ def test_limits_hold_in_every_order(events: list[tuple[str, int, int]]) -> None:
     table: Connections[int] = Connections(LIMITS)
     alive: dict[int, int] = {}
     proven: set[int] = set()
+    sizes: dict[int, int] = {}
     for now, (what, name, peer) in enumerate(events):
         ended: list[int] = []
         if what == "open" and name not in alive:
@@ -90,12 +133,18 @@ def test_limits_hold_in_every_order(events: list[tuple[str, int, int]]) -> None:
             table.closed(name)
             alive.pop(name, None)
             proven.discard(name)
+        elif what == "hold" and name in alive:
+            ended = table.holding(name, 40 * peer)
+            if name not in proven:
+                sizes[name] = 40 * peer
         elif what in ("expire", "shed"):
             ended = table.expired(float(now)) if what == "expire" else table.shed()
         assert not proven & set(ended)
         for one in ended:
             del alive[one]
         assert set(table) == set(alive)
+        sizes = {one: size for one, size in sizes.items() if one in alive and one not in proven}
+        assert sum(sizes.values()) == table.held <= LIMITS.held
         strangers = [alive[one] for one in alive if one not in proven]
         assert len(strangers) == table.strangers <= LIMITS.strangers
         assert all(strangers.count(each) <= LIMITS.per_peer for each in strangers)

@@ -3,27 +3,28 @@
 asyncio's servers accept every connection. Without a free file descriptor they log a traceback for each pending connection once
 a second and block the event loop. Here a connection is accepted and its first bytes are read; when the first message is
 complete, the connection gets a transport and a protocol. Until then it uses a socket and a callback. `Connections` selects the
-connections to close when there are too many or when they are too slow.
+connections to close when there are too many, when they are too slow, or when they hold too many bytes.
+
+asyncio reads 256 KiB at a time. A connection that has not authenticated reads at most `_LITTLE` bytes at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
+from rallypoint.agent.transport.request_head import HEAD_LIMIT
 from rallypoint.agent.transport.tls_port import feed
 from rallypoint.wire.connections import Connections, Limits, peer_of
 
-__all__ = ["HEAD_LIMIT", "Admission", "Connection", "FirstHead", "GuardedPort"]
+__all__ = ["Admission", "Connection", "GuardedPort", "Rejection"]
 
 log = logging.getLogger("rallypoint.port")
-
-#: Bytes of the longest first message of a connection.
-HEAD_LIMIT = 1 << 15
 
 #: Backlog of the socket: all agents of a job may connect at once. The kernel may allow fewer
 #: (net.core.somaxconn).
@@ -35,6 +36,9 @@ _AT_ONCE = 32
 #: Pause of accepting, in seconds, after connections were closed because of a limit, and after an error.
 _PAUSE, _ERROR_PAUSE = 0.01, 0.1
 
+#: Bytes that a connection reads at a time before it has authenticated.
+_LITTLE = 1 << 13
+
 
 @dataclass(frozen=True, kw_only=True)
 class Admission:
@@ -44,11 +48,20 @@ class Admission:
         protocol: factory of the protocol.
         proven: the connection has authenticated, so its deadline is removed.
         table: counts the connection from now on; None for the table of its port.
+        held: bytes of memory that the connection uses until it has authenticated.
     """
 
     protocol: Callable[[Connection], asyncio.BaseProtocol]
     proven: bool = False
     table: Connections[Connection] | None = None
+    held: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rejection:
+    """Handling of a connection whose first message is invalid: send `answer` and close the connection."""
+
+    answer: bytes
 
 
 class GuardedPort:
@@ -57,12 +70,22 @@ class GuardedPort:
     Args:
         limits: of its connections.
         admit: returns the handling of a connection by its first bytes, or None while more bytes are needed.
+        tables: other tables to which `admit` moves connections; their deadlines are also checked.
 
     """
 
-    def __init__(self, limits: Limits, admit: Callable[[bytes], Admission | None]) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        admit: Callable[[bytes], Admission | Rejection | None],
+        *,
+        tables: tuple[Connections[Connection], ...] = (),
+    ) -> None:
         self.table: Connections[Connection] = Connections(limits)
         self.admit = admit
+        self._tables = (self.table, *tables)
+        #: Receives the data of connections that have not authenticated, one after the other.
+        self.buffer = memoryview(bytearray(_LITTLE))
         #: Connections whose first message is incomplete, and tasks that create transports.
         self.waiting: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
@@ -109,7 +132,7 @@ class GuardedPort:
                 self._exhausted(listener, error)
                 return
             crowded |= self._opened(sock, str(address[0]))
-        self._arm()
+        self.arm()
         if crowded:
             self._pause(listener, _PAUSE)
 
@@ -149,16 +172,21 @@ class GuardedPort:
         loop.remove_reader(listener)
         self._pauses[listener] = loop.call_later(seconds, resume)
 
-    def _arm(self) -> None:
-        due = self.table.next_deadline()
-        if self._timer is None and due is not None and self._listeners:
-            self._timer = asyncio.get_running_loop().call_at(due, self._expire)
+    def arm(self) -> None:
+        """Set the timer to the next deadline of a connection."""
+        due = min((due for table in self._tables if (due := table.next_deadline()) is not None), default=None)
+        if due is None or not self._listeners or (self._timer is not None and self._timer.when() <= due):
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_at(due, self._expire)
 
     def _expire(self) -> None:
         self._timer = None
-        for one in self.table.expired(asyncio.get_running_loop().time()):
+        now = asyncio.get_running_loop().time()
+        for one in [one for table in self._tables for one in table.expired(now)]:
             one.end()
-        self._arm()
+        self.arm()
 
 
 class Connection:
@@ -170,6 +198,7 @@ class Connection:
         self._begun = bytearray()
         self._reading = self._ended = False
         self._transport: asyncio.Transport | None = None
+        self._slow: _ServedSlowly | None = None
         self.crowding = False  #: another connection was closed for it
         port.waiting.add(self)
 
@@ -186,21 +215,32 @@ class Connection:
     def prove(self) -> None:
         """Mark the connection as authenticated."""
         self._table.proven(self)
+        if self._slow is not None:
+            self._slow.hasten()
+            self._slow = None
+
+    def hold(self, size: int) -> None:
+        """Set the bytes of memory that the connection uses; close those above the limit."""
+        for one in self._table.holding(self, size):
+            one.end()
 
     def read(self) -> None:
         """Read available data; when the first message is complete, serve the connection."""
         try:
-            data = self._sock.recv(HEAD_LIMIT)
+            data = self._sock.recv(_LITTLE)
         except (BlockingIOError, InterruptedError):
             self._watch()
             return
         except OSError:
             data = b""
         self._begun += data
-        admission = self._port.admit(bytes(self._begun)) if data else None
-        if admission is not None:
-            self._serve(admission)
+        handling = self._port.admit(bytes(self._begun)) if data else None
+        if isinstance(handling, Rejection):
+            self._reject(handling.answer)
+        elif handling is not None:
+            self._serve(handling)
         elif data and len(self._begun) < HEAD_LIMIT:
+            self.hold(len(self._begun))
             self._watch()
         else:
             self.end()
@@ -210,6 +250,7 @@ class Connection:
         if self._ended:
             return
         self._ended = True
+        self._slow = None
         self._table.closed(self)
         if self._transport is not None:
             self._transport.abort()
@@ -228,11 +269,31 @@ class Connection:
             return
         if admission.proven:
             self.prove()
+        else:
+            self._port.arm()  # the deadlines of another table may be earlier
+            self.hold(admission.held)
+            if self._ended:
+                return
         self._unwatch()
-        served = _served(self, admission.protocol(self), bytes(self._begun))
+        begun, self._begun = bytes(self._begun), bytearray()
+        served = self._wrapped(admission.protocol(self), begun, proven=admission.proven)
         task = asyncio.get_running_loop().create_task(self._connect(served))
         self._port.tasks.add(task)
         task.add_done_callback(self._port.tasks.discard)
+
+    def _wrapped(self, inner: asyncio.BaseProtocol, begun: bytes, *, proven: bool) -> asyncio.BaseProtocol:
+        if isinstance(inner, asyncio.BufferedProtocol):
+            return _ServedBuffered(self, inner, begun)
+        plain = cast("asyncio.Protocol", inner)
+        if proven:
+            return _Served(self, plain, begun)
+        self._slow = _ServedSlowly(self, plain, begun, self._port.buffer)
+        return self._slow
+
+    def _reject(self, answer: bytes) -> None:
+        with contextlib.suppress(OSError):
+            self._sock.send(answer)
+        self.end()
 
     async def _connect(self, served: asyncio.BaseProtocol) -> None:
         try:
@@ -244,7 +305,7 @@ class Connection:
                 raise
 
     def _watch(self) -> None:
-        if not self._reading:
+        if not self._reading and not self._ended:
             self._reading = True
             asyncio.get_running_loop().add_reader(self._sock, self.read)
 
@@ -253,12 +314,6 @@ class Connection:
         if self._reading:
             self._reading = False
             asyncio.get_running_loop().remove_reader(self._sock)
-
-
-def _served(connection: Connection, inner: asyncio.BaseProtocol, begun: bytes) -> asyncio.BaseProtocol:
-    if isinstance(inner, asyncio.BufferedProtocol):
-        return _ServedBuffered(connection, inner, begun)
-    return _Served(connection, cast("asyncio.Protocol", inner), begun)
 
 
 class _Wrapped(asyncio.BaseProtocol):
@@ -289,6 +344,31 @@ class _Served(_Wrapped, asyncio.Protocol):
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
 
 
+class _ServedSlowly(_Wrapped, asyncio.BufferedProtocol):
+    """Wrapper of a protocol that receives data, for a connection that has not authenticated: it reads into a small buffer."""
+
+    def __init__(self, connection: Connection, inner: asyncio.Protocol, begun: bytes, buffer: memoryview) -> None:
+        super().__init__(connection, inner, begun)
+        self._receiver, self._buffer = inner, buffer
+        self._transport: asyncio.Transport | None = None
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        super().connection_made(transport)
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        return self._buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
+        self._receiver.data_received(bytes(self._buffer[:nbytes]))
+
+    def hasten(self) -> None:
+        """Read as much at a time as other connections; the connection has authenticated."""
+        if self._transport is not None:
+            self._transport.set_protocol(_Served(self._connection, self._receiver, b""))
+
+
 class _ServedBuffered(_Wrapped, asyncio.BufferedProtocol):
     """Wrapper of a protocol that provides a buffer, such as TLS."""
 
@@ -297,29 +377,6 @@ class _ServedBuffered(_Wrapped, asyncio.BufferedProtocol):
         self.get_buffer = inner.get_buffer  # type: ignore[method-assign]
         self.buffer_updated = inner.buffer_updated  # type: ignore[method-assign]
         self.eof_received = inner.eof_received  # type: ignore[method-assign]
-
-
-class FirstHead(asyncio.Protocol):
-    """Forward all calls to `inner`, and call `prove` when `proves` accepts the head of the first request."""
-
-    def __init__(self, inner: asyncio.Protocol, proves: Callable[[bytes], bool], prove: Callable[[], None]) -> None:
-        self._inner, self._proves, self._prove = inner, proves, prove
-        self._begun = bytearray()
-        self.connection_made = inner.connection_made  # type: ignore[method-assign]
-        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
-        self.eof_received = inner.eof_received  # type: ignore[method-assign]
-        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
-        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
-
-    def data_received(self, data: bytes) -> None:  # noqa: D102  as of any protocol
-        self._begun += data
-        head, end, _ = bytes(self._begun).partition(b"\r\n\r\n")
-        if end or len(self._begun) > HEAD_LIMIT:
-            if self._proves(head):
-                self._prove()
-            self._begun.clear()
-            self.data_received = self._inner.data_received  # type: ignore[method-assign]
-        self._inner.data_received(data)
 
 
 def _listening(family: int, address: tuple[object, ...]) -> socket.socket:

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from aiohttp import http_exceptions, web
 
@@ -14,8 +14,9 @@ from rallypoint.agent import descriptors
 from rallypoint.agent.descriptors import Shares
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.tls import Tls, is_of_job
-from rallypoint.agent.transport.guarded_port import HEAD_LIMIT, Admission, Connection, FirstHead, GuardedPort
-from rallypoint.agent.transport.service import KEPT
+from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort, Rejection
+from rallypoint.agent.transport.request_head import NotHttpError, bad_request, check_head, complete_head
+from rallypoint.agent.transport.service import BODY_LIMIT, KEPT
 from rallypoint.agent.transport.shared_port import SharedPort
 from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured
 from rallypoint.wire.connections import PATIENCE, Limits
@@ -32,6 +33,11 @@ _SHUTDOWN = 2.0
 
 #: Seconds for which the body of a request that is refused is read and thrown away.
 _LINGER = 1.0
+
+_NOT_HTTP = bad_request("the request is not valid HTTP/1.1")
+
+#: Bytes of memory that a connection uses before it has authenticated: in the HTTP server, and with TLS.
+_HTTP_HELD, _TLS_HELD = 16 << 10, 96 << 10
 
 log = logging.getLogger("rallypoint.agent.http")
 
@@ -76,7 +82,7 @@ def certified(tls: Tls, *paths: str) -> Middleware:
         transport = request.transport
         peer = None if transport is None else transport.get_extra_info("peercert")
         if (peer or not paths or request.path in paths) and not is_of_job(peer, tls):
-            raise web.HTTPForbidden(text=f"the client needs a TLS certificate with the DNS name {tls.name}")
+            raise _closing(web.HTTPForbidden(text=f"the client needs a TLS certificate with the DNS name {tls.name}"))
         return await handler(request)
 
     return certify
@@ -102,7 +108,8 @@ async def listen(
 ) -> tuple[web.AppRunner, int]:
     """Serve `app` and return what to clean up, and the port, a free one when `port` is 0.
 
-    A connection whose first request has the `token` is not ended for others; see `Connections`. Without `limits` there are as
+    A connection whose first request has the `token` is not ended for others; see `Connections`. Of any other connection the app
+    gets one request without its body, so that data from strangers cannot fill the memory. Without `limits` there are as
     many connections as the descriptors of this process allow, or its `shares` of them. Connections that are not HTTP are
     forwarded to the address that `store` returns, see `SharedPort`. With `secured` HTTP is served over TLS alone.
 
@@ -144,30 +151,53 @@ def _is_ours(line: logging.LogRecord) -> bool:
 
 
 class _HttpAdmission:
-    """Admits a connection when the head of its first request is complete; what is no request gets its answer from aiohttp."""
+    """Admits a connection when the head of its first request is complete, and rejects data that is not HTTP."""
 
     def __init__(self, runner: web.AppRunner, token: str | None, secured: Secured | None) -> None:
         self._runner, self._secured = runner, secured
         self._name = TOKEN_HEADER.lower().encode()
         self._token = None if token is None else token.encode()
 
-    def __call__(self, data: bytes) -> Admission | None:
+    def __call__(self, data: bytes) -> Admission | Rejection | None:
         if self._secured is not None:
-            return Admission(protocol=self._over_tls if data[0] == HANDSHAKE_RECORD else lambda _: self._refusal())
-        head, end, _ = data.partition(b"\r\n\r\n")
-        if not end and data[:1].isalpha() and len(data) < HEAD_LIMIT:
+            if data[0] != HANDSHAKE_RECORD:
+                return Rejection(answer=self._secured.refusal())
+            return Admission(protocol=self._over_tls, held=_TLS_HELD)
+        try:
+            proven = self.proves(data)
+        except NotHttpError:
+            return Rejection(answer=_NOT_HTTP)
+        if proven is None:
             return None
-        return Admission(protocol=lambda _: self._protocol(), proven=self._proves(head))
+        if proven:
+            return Admission(protocol=lambda _: self.http(), proven=True)
+        return Admission(protocol=lambda one: _FirstRequest(self, one.prove), held=_HTTP_HELD)
+
+    def proves(self, data: bytes) -> bool | None:
+        """Return whether a request has the token, None while its head is incomplete; raises `NotHttpError`.
+
+        A head with the token is not checked further: it comes from a process of the job.
+        """
+        head = complete_head(data)
+        if head is None:
+            return None
+        if self._has_token(head):
+            return True
+        check_head(head)
+        return False
+
+    def http(self) -> asyncio.Protocol:
+        """Return the protocol of a connection to the HTTP server."""
+        server = self._runner.server
+        if server is None:
+            raise ConnectionAbortedError("the connection was closed, because this process has stopped its HTTP server")
+        return server()
 
     def _over_tls(self, connection: Connection) -> asyncio.BaseProtocol:
         assert self._secured is not None
-        return self._secured.protocol(lambda: FirstHead(self._protocol(), self._proves, connection.prove))
+        return self._secured.protocol(lambda: _FirstRequest(self, connection.prove))
 
-    def _refusal(self) -> asyncio.Protocol:
-        assert self._secured is not None
-        return self._secured.refusal()
-
-    def _proves(self, head: bytes) -> bool:
+    def _has_token(self, head: bytes) -> bool:
         if self._token is None:
             return False
         for line in head.split(b"\r\n")[1:]:
@@ -176,8 +206,65 @@ class _HttpAdmission:
                 return hmac.compare_digest(value.strip(), self._token)
         return False
 
-    def _protocol(self) -> asyncio.Protocol:
-        server = self._runner.server
-        if server is None:
-            raise ConnectionAbortedError("the connection was closed, because this process has stopped its HTTP server")
-        return server()
+
+class _FirstRequest(asyncio.Protocol):
+    """Checks the first request of a connection before the HTTP server gets it.
+
+    The server gets all data of a connection that has authenticated. Of another connection it gets the head of one valid
+    request, and all further data is discarded.
+    """
+
+    def __init__(self, admission: _HttpAdmission, prove: Callable[[], None]) -> None:
+        self._admission, self._prove = admission, prove
+        self._begun = bytearray()
+        self._discarding, self._discarded = False, 0
+        self._transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        if self._discarding:
+            self._discard(data)
+            return
+        self._begun += data
+        begun = bytes(self._begun)
+        try:
+            proven = self._admission.proves(begun)
+        except NotHttpError:
+            self._reject()
+            return
+        if proven is not None:
+            self._begun.clear()
+            self._discarding = not proven
+            self._forward(begun, proven=proven)
+
+    def _forward(self, begun: bytes, *, proven: bool) -> None:
+        assert self._transport is not None
+        try:
+            inner = self._admission.http()
+        except ConnectionAbortedError:
+            self._transport.abort()
+            return
+        if proven:
+            self.data_received = inner.data_received  # type: ignore[method-assign]
+        self.connection_lost = inner.connection_lost  # type: ignore[method-assign]
+        self.eof_received = inner.eof_received  # type: ignore[method-assign]
+        self.pause_writing = inner.pause_writing  # type: ignore[method-assign]
+        self.resume_writing = inner.resume_writing  # type: ignore[method-assign]
+        inner.connection_made(self._transport)
+        if proven:
+            self._prove()
+        inner.data_received(begun if proven else complete_head(begun) or b"")
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded += len(data)
+        if self._discarded > BODY_LIMIT and self._transport is not None:
+            self._transport.abort()
+
+    def _reject(self) -> None:
+        assert self._transport is not None
+        self._begun.clear()
+        self._discarding = True
+        self._transport.write(_NOT_HTTP)
+        self._transport.close()

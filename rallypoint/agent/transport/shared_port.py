@@ -2,7 +2,8 @@
 
 torchrun's agent serves a `TCPStore` at `--master-addr` and `--master-port` (or at the `--rdzv-endpoint`), and scripts connect
 there. Each of our rounds has a fresh store at a port of its own, so a connection to the fixed port is forwarded to the store of
-the round that is current when it arrives; before the first round it waits. HTTP requests begin with an upper-case letter and
+the round that is current when it arrives; before the first round it waits, for as long as a client of torch does by default.
+HTTP requests begin with an upper-case letter and
 messages of `TCPStore` with a small number, so the first byte distinguishes them. Strangers are limited as at any port
 (`guarded_port.py`).
 """
@@ -10,13 +11,14 @@ messages of `TCPStore` with a small number, so the first byte distinguishes them
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import errno
 import socket
 from collections.abc import Callable
 from typing import cast
 
 from rallypoint.agent import descriptors
-from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort
+from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort, Rejection
 from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire.connections import Connections, Limits
@@ -24,11 +26,15 @@ from rallypoint.wire.endpoint import split_address
 
 __all__ = ["SharedPort"]
 
-#: Seconds between two attempts to reach the store of the round.
-_PAUSE = 0.05
+#: Seconds between two looks for the store of the round, and the longest pause between two attempts to reach it.
+_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
-#: Bytes that a client may send before the store is connected; its first messages have a few dozen.
-_BUFFERED = 1 << 16
+#: Bytes that wait for the store on one connection, and on all connections, before the store has answered; the first messages of
+#: a client have a few dozen bytes.
+_BUFFERED, _BUFFERED_BY_ALL = 1 << 13, 1 << 24
+
+#: Seconds in which the store must answer: the default timeout of torch's clients.
+_FIRST_ANSWER = 300.0
 
 _LETTERS = range(ord("A"), ord("Z") + 1)
 
@@ -38,21 +44,25 @@ class SharedPort:
 
     `http` admits connections that begin with a letter, and `limits` are those of the port before a connection is forwarded; so
     many as `most` are, by default as descriptors allow. torch's stores ask for no proof. So a forwarded connection to which the
-    store has answered stays, and of the others the oldest is ended where there are too many.
+    store has answered stays; the others are limited in number, hold `waiting` bytes at most, and end after `patience` seconds.
     """
 
     def __init__(
         self,
         store: Callable[[], str],
         *,
-        http: Callable[[bytes], Admission | None] | None = None,
+        http: Callable[[bytes], Admission | Rejection | None] | None = None,
         limits: Limits | None = None,
         most: int = 0,
+        patience: float = _FIRST_ANSWER,
+        waiting: int = _BUFFERED_BY_ALL,
     ) -> None:
         self._store, self._http = store, http
+        self._finding: asyncio.Task[str] | None = None
         most = max(most or descriptors.shares(forwards=True).forwarded, 4)
-        self._port = GuardedPort(limits or Limits.few(most), self._admit)
-        self._forwarded: Connections[Connection] = Connections(Limits.few(most, patience=None))
+        forwarded = dataclasses.replace(Limits.few(most, patience), held=waiting)
+        self._forwarded: Connections[Connection] = Connections(forwarded)
+        self._port = GuardedPort(limits or Limits.few(most), self._admit, tables=(self._forwarded,))
         #: Both ends of connections that are forwarded.
         self._open: set[asyncio.Transport] = set()
 
@@ -72,6 +82,8 @@ class SharedPort:
     async def close(self) -> None:
         """Stop listening and close forwarded connections; the HTTP server closes its own connections."""
         await self._port.close()
+        if self._finding is not None:
+            self._finding.cancel()
         while self._open:
             for transport in self._open:
                 transport.abort()
@@ -85,34 +97,49 @@ class SharedPort:
         """Unregister a connection."""
         self._open.discard(transport)
 
-    def _admit(self, data: bytes) -> Admission | None:
+    async def found(self) -> str:
+        """Return the address of the current round's store as soon as there is one; all connections share one timer."""
+        address = self._store()
+        if address:
+            return address
+        if self._finding is None:
+            self._finding = asyncio.create_task(self._find())
+        return await asyncio.shield(self._finding)
+
+    async def _find(self) -> str:
+        while not (address := self._store()):
+            await set_within(asyncio.Event(), _PAUSE)
+        self._finding = None
+        return address
+
+    def _admit(self, data: bytes) -> Admission | Rejection | None:
         """Return the handler of a connection by its first byte."""
         if self._http is not None and (data[0] in _LETTERS or data[0] == HANDSHAKE_RECORD):
             return self._http(data)
-        return Admission(protocol=lambda one: _Relay(self, self._store, one.prove).client, table=self._forwarded)
+        return Admission(protocol=lambda one: _Relay(self, one).client, table=self._forwarded, held=len(data))
 
 
 class _Relay:
-    """Forwards one connection to the store, and back; calls `answered` when the store sends data."""
+    """Forwards one connection to the store, and back; the connection is authenticated when the store sends data."""
 
-    def __init__(self, port: SharedPort, store: Callable[[], str], answered: Callable[[], None]) -> None:
-        self._store = store
-        self.client, self.server = _Half(port, self.close), _Half(port, self.close, answered)
+    def __init__(self, port: SharedPort, connection: Connection) -> None:
+        self._port = port
+        self.client, self.server = _Half(port, self.close), _Half(port, self.close, connection)
         self.client.other, self.server.other = self.server, self.client
         self._connecting = asyncio.create_task(self._connect())
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
+        loop, pause = asyncio.get_running_loop(), _PAUSE
         while True:
-            address = self._store()
-            if address:
-                try:
-                    await loop.create_connection(lambda: self.server, *split_address(address))
-                except OSError:
-                    pass  # that round is over; the next one has another store
-                else:
-                    return
-            await set_within(asyncio.Event(), _PAUSE)
+            address = await self._port.found()
+            try:
+                await loop.create_connection(lambda: self.server, *split_address(address))
+            except OSError:
+                pass  # that round is over; the next one has another store
+            else:
+                return
+            await set_within(asyncio.Event(), pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def close(self) -> None:
         """Close both connections after pending data has been sent."""
@@ -126,33 +153,42 @@ class _Half(asyncio.Protocol):
 
     other: _Half
 
-    def __init__(self, port: SharedPort, lost: Callable[[], None], heard: Callable[[], None] | None = None) -> None:
-        self._port, self._lost, self._heard = port, lost, heard
+    def __init__(self, port: SharedPort, lost: Callable[[], None], unanswered: Connection | None = None) -> None:
+        self._port, self._lost, self._unanswered = port, lost, unanswered
         self._transport: asyncio.Transport | None = None
         self._waiting = bytearray()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self._port.opened(self._transport)
+        if self._unanswered is not None:
+            self._transport.set_write_buffer_limits(high=_BUFFERED)
         if self._waiting:
-            self._transport.write(bytes(self._waiting))
-            self._waiting.clear()
+            waiting, self._waiting = bytes(self._waiting), bytearray()
             self.other.resume_reading()
+            self.send(waiting)
 
     def data_received(self, data: bytes) -> None:
-        if self._heard is not None:
-            self._heard()
-            self._heard = None
+        if self._unanswered is not None:
+            self._answered(self._unanswered)
         self.other.send(data)
+
+    def _answered(self, connection: Connection) -> None:
+        self._unanswered = None
+        connection.prove()
+        if self._transport is not None:
+            self._transport.set_write_buffer_limits()
 
     def send(self, data: bytes) -> None:
         """Send data now, or when the connection is open."""
         if self._transport is not None:
             self._transport.write(data)
-            return
-        self._waiting += data
-        if len(self._waiting) > _BUFFERED:
-            self.other.pause_reading()
+        else:
+            self._waiting += data
+            if len(self._waiting) >= _BUFFERED:
+                self.other.pause_reading()
+        if self._unanswered is not None:
+            self._unanswered.hold(len(self._waiting) if self._transport is None else self._transport.get_write_buffer_size())
 
     def pause_reading(self) -> None:
         """Pause reading until `resume_reading`."""

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import cast
 
 from rallypoint.agent.tls import HANDSHAKE, explain
+from rallypoint.agent.transport.request_head import bad_request
 
 __all__ = ["HANDSHAKE_RECORD", "Secured", "feed"]
 
@@ -29,11 +30,7 @@ _LINES_EVERY = 10.0
 #: Bytes that a connection reads at a time: one record. asyncio's 256 KiB would be half a gigabyte for 2,000 agents.
 _BUFFER = 1 << 14
 
-_TOLD = "this port uses TLS: start the agent with --tls and the certificates of this job"
-_REFUSAL = (
-    f"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nContent-Length: {len(_TOLD)}\r\n"
-    f"Connection: close\r\n\r\n{_TOLD}"
-).encode()
+_REFUSAL = bad_request("this port uses TLS: start the agent with --tls and the certificates of this job")
 
 
 class Secured:
@@ -58,10 +55,10 @@ class Secured:
         shaken.add_done_callback(lambda _: self._shaken(shaken))
         return cast("asyncio.BaseProtocol", made)
 
-    def refusal(self) -> asyncio.Protocol:
-        """Return the protocol of a connection without TLS."""
+    def refusal(self) -> bytes:
+        """Log a connection without TLS, and return the answer to it."""
         self.refused("the peer does not use TLS")
-        return _Refusal()
+        return _REFUSAL
 
     def _shaken(self, shaken: asyncio.Future[None]) -> None:
         error = None if shaken.cancelled() else shaken.exception()
@@ -83,13 +80,6 @@ class _Protocol(sslproto.SSLProtocol):
     """asyncio's TLS with less memory: it fills a buffer of this size for each connection, and allocates one for each read."""
 
     max_size = _BUFFER
-
-
-class _Refusal(asyncio.Protocol):
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        made = cast("asyncio.Transport", transport)
-        made.write(_REFUSAL)
-        made.close()
 
 
 def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:

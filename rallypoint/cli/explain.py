@@ -229,14 +229,7 @@ def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[
         yield f"  from the record, last updated at {time_of_day(case.now, zone)}"
     yield from _timeline(story, zone)
     yield from ("", "Supervisor", f"  {case.holder}")
-    yield from ("", "Next")
-    if story.pending:
-        yield f"  {story.pending}"
-    for item in story.deadlines:
-        setting = f"   [{item.setting}]" if item.setting else ""
-        yield f"  in {span(item.within)}, at {time_of_day(item.at, zone)} ({item.clock}): {item.then}{setting}"
-    if story.waits:
-        yield f"  {story.waits}"
+    yield from _next(story, zone)
     yield from _cost(story)
     for name, role in case.roles:
         of_role = _story_of(role)
@@ -244,7 +237,8 @@ def explanation(case: Case, *, zone: datetime.tzinfo | None = None) -> Iterator[
         yield from (f"    {line}" for line in of_role.conditions)
         # The whole job submits its roles.
         told = [entry for entry in of_role.entries if not entry.text.startswith("submitted: ")]
-        lines = (*_timeline(dataclasses.replace(of_role, entries=tuple(told)), zone), *_cost(of_role))
+        coming = _next(of_role, zone) if of_role.deadlines or of_role.pending else ()
+        lines = (*_timeline(dataclasses.replace(of_role, entries=tuple(told)), zone), *coming, *_cost(of_role))
         yield from (f"  {line}" for line in lines if line)
 
 
@@ -256,6 +250,17 @@ def _timeline(story: Story, zone: datetime.tzinfo | None) -> Iterator[str]:
     for entry in story.entries[-_ENTRIES:]:
         yield f"  {time_of_day(entry.at, zone)}  {entry.text}"
         yield from (f"  {'':19}    {line}" for line in entry.more)
+
+
+def _next(story: Story, zone: datetime.tzinfo | None) -> Iterator[str]:
+    yield from ("", "Next")
+    if story.pending:
+        yield f"  {story.pending}"
+    for item in story.deadlines:
+        setting = f"   [{item.setting}]" if item.setting else ""
+        yield f"  in {span(item.within)}, at {time_of_day(item.at, zone)} ({item.clock}): {item.then}{setting}"
+    if story.waits:
+        yield f"  {story.waits}"
 
 
 def _cost(story: Story) -> Iterator[str]:

@@ -58,6 +58,13 @@ async def place(cluster: Running, tmp_path: Path) -> AsyncIterator[ClusterSite]:
         yield made
 
 
+async def explained(place: ClusterSite) -> str:
+    """Return what `rallypoint explain` prints of the job."""
+    command = ("-m", "rallypoint.cli.main", "explain", "rl", *place.where.options())
+    process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
+    return (await process.communicate())[0].decode()
+
+
 async def test_a_rack_is_left(place: ClusterSite, cluster: Running) -> None:
     """The nodes of the trainer move to the other rack, and train there; the other role keeps its process."""
     failover = {"label": "rack", "timeout": "30s"}
@@ -76,7 +83,14 @@ async def test_a_rack_is_left(place: ClusterSite, cluster: Running) -> None:
         ]
         await place.ask("DELETE", place.path("pods", pod), {"gracePeriodSeconds": 0})
 
-        told: list[Any] = [None]
+        group, told = rack.removeprefix("node-"), list[Any]([None])
+        waits = f"all nodes on machines with rack={group} are replaced, because node 1 is pending"
+
+        async def announced() -> Any:
+            told[0] = await explained(place)
+            return waits in told[0]
+
+        await eventually_async(announced, timeout=25.0, every=2.0, why=lambda: told[0])
 
         async def moved() -> Any:
             told[0] = await job.machines("trainer")
@@ -86,14 +100,11 @@ async def test_a_rack_is_left(place: ClusterSite, cluster: Running) -> None:
         await job.round(2)
         assert await job.run("driver-0", nodes=2) == before
         assert await job.steps() == []
-        command = ("-m", "rallypoint.cli.main", "explain", "rl", *place.where.options())
-        process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
-        shown = (await process.communicate())[0].decode()
+        shown = await explained(place)
         stored = await job.job.eyes.units("rl").jobs.load("rl-trainer")
         assert stored is not None
         causes = [incident.cause for incident in stored.record.incidents]
 
-    group = rack.removeprefix("node-")
     assert stored.record.left_groups == (group,)
     assert causes.count(Cause.EVACUATION) == 2
     assert f"node 0 leaves the machines with rack={group}, because the replacement of node 1 was pending for 30 s" in shown

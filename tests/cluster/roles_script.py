@@ -1,4 +1,5 @@
-"""An instance of a role that lives until it is told a word: `end` ends it well, `die` by SIGKILL, `fail` with exit code 3.
+"""An instance of a role that lives until it is told a word: `end` ends it well, `die` by SIGKILL, `fail` with exit code 3, and
+`raise` by an exception.
 
 It travels in the job's own command line, as `script.py` does. Where GATE names a folder words come as files of it, named
 `role-rank`; elsewhere as requests to the pod's address, at WORD_PORT + the local rank. With SERVER=1 it ends well on SIGTERM;
@@ -50,6 +51,8 @@ while "end" not in words and time.monotonic() < over:
         os.kill(os.getpid(), signal.SIGKILL)
     if "fail" in words:
         sys.exit(3)
+    if "raise" in words:
+        raise RuntimeError("as it was told")
     time.sleep(0.02)
     if "GATE" in os.environ:
         look()

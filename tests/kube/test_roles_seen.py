@@ -66,6 +66,29 @@ def test_a_result_is_the_termination_message(code, message, result):
     assert one(pod(Container(name="a-0", state=state))).result == result
 
 
+@pytest.mark.parametrize(
+    ("message", "reason"),
+    [
+        pytest.param("", "", id="nothing"),
+        pytest.param("step 1\nstep 2\n", "", id="a log without an exception"),
+        pytest.param("Traceback (most recent call last):\n  File\nKeyError: 'x'\n", ": KeyError: 'x'", id="a traceback"),
+        pytest.param("pkg.errors.SomeError\nlater output\n", ": pkg.errors.SomeError", id="output after it"),
+        pytest.param('{"score": 0.5}', "", id="a result"),
+        pytest.param("    raise ValueError(x)\n", "", id="a line of code"),
+        pytest.param("ValueError: \x1b[31mred", ": ValueError: \\x1b[31mred", id="control characters"),
+        pytest.param("ValueError: " + "x" * 4000, ": ValueError: " + "x" * 488, id="a long line"),
+    ],
+)
+def test_an_exception_is_the_cause_of_an_end(message, reason):
+    """As on the local backend, which reads it from stderr; here it is in the end of the log."""
+    state = Terminated(code=1, reason="Error", message=message)
+
+    told = one(pod(Container(name="a-0", state=state))).reason
+    assert told[: len("a 0 exited with code 1") + 500].startswith("a 0 exited with code 1" + reason[:400])
+    assert len(told) <= len("a 0 exited with code 1: ") + 500
+    assert (told == "a 0 exited with code 1") is (not reason)
+
+
 def one(pod_: PodView, lives: Lives | None = None) -> UnitSeen:
     (found,) = seen((pod_,), lives or Lives(), ())
     return found
@@ -94,7 +117,7 @@ def one(pod_: PodView, lives: Lives | None = None) -> UnitSeen:
             pod(Container(name="a-0", state=ended(137)), phase="Failed"),
             UnitState.FAILED,
             False,
-            "a 0 was killed by signal 9",
+            "a 0 was killed by SIGKILL",
             id="signal",
         ),
         pytest.param(

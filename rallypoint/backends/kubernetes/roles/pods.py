@@ -104,7 +104,8 @@ def _add_results(spec: dict[str, Any], ours: Collection[str]) -> None:
     limit = min(_MESSAGE, _MESSAGES // len(every))
     for container in spec["containers"]:
         if container["name"] in ours:
-            container["terminationMessagePath"] = TERMINATION_LOG
+            # The end of the log of an instance that failed names the exception.
+            container |= {"terminationMessagePath": TERMINATION_LOG, "terminationMessagePolicy": "FallbackToLogsOnError"}
             told = {env.RESULT_FILE: TERMINATION_LOG, env.RESULT_LIMIT: str(limit)}
             container["env"] = [*container["env"], *({"name": name, "value": value} for name, value in told.items())]
 

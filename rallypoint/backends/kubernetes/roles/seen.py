@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -10,7 +11,9 @@ from rallypoint.backends.kubernetes.roles.lives import Life, Lives, instance_of,
 from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.result import read_result
+from rallypoint.wire.sanitize import clean_text
 
 __all__ = ["seen"]
 
@@ -21,6 +24,10 @@ _EARLIER = 32
 _STUCK = frozenset({"ErrImageNeverPull", "ImagePullBackOff", "InvalidImageName"})
 
 _SIGNALS = 128
+
+#: The last line of a traceback, as `KeyError: 'x'` or `pkg.errors.SomeError`; and how many characters of it are kept.
+_EXCEPTION = re.compile(r"\s*[A-Za-z_][\w.]*(?:Error|Exception)\b(?!\()")
+_LONGEST = 500
 
 
 def seen(pods: Iterable[PodView], lives: Lives, hosts: Iterable[HostView]) -> tuple[UnitSeen, ...]:
@@ -111,8 +118,15 @@ def _ended(key: UnitKey, end: Terminated | None) -> str:
     if end.reason == "OOMKilled":
         return f"{_name(key)} was killed because it used more memory than its limit"
     if end.code > _SIGNALS:
-        return f"{_name(key)} was killed by signal {end.code - _SIGNALS}"
-    return f"{_name(key)} exited with code {end.code}"
+        return f"{_name(key)} was killed by {signal_name(end.code - _SIGNALS)}"
+    error = _error(end.message)
+    return f"{_name(key)} exited with code {end.code}{f': {error}' if error else ''}"
+
+
+def _error(message: str) -> str:
+    """Return the last line of a message, which may be the end of a log, that names an exception of Python; "" for none."""
+    found = (line.strip() for line in reversed(message.splitlines()) if _EXCEPTION.match(line))
+    return clean_text(next(found, ""), _LONGEST)
 
 
 def _name(key: UnitKey) -> str:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import stat
 import subprocess
@@ -132,6 +133,45 @@ def test_root_starts_no_process_of_a_users_job(tmp_path, home, command):
     assert "processes of a job run only as its user, and this process runs as user 0" in said
     assert sorted(path.name for path in job.place.rglob("attempt-*")) == before
     os.chown(job.place, 0, 0)
+    cli("delete", "counter")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can open the folders of others")
+@pytest.mark.parametrize("planted", ["home", "link to the jobs", "link to the supervisors", "link to the home"])
+def test_root_acts_on_no_job_in_the_home_of_another_user(tmp_path, home, planted):
+    """The owner of a home can exchange its folders for links to those of a third user, between any two steps of a command."""
+    job = Job.write(tmp_path, home, 3, 0.01)
+    cli("submit", job.folder / "job.json", "--supervise", "none")
+    before, theirs = (job.place / "record.json").read_bytes(), tmp_path / "theirs"
+    (home / "supervisors").mkdir(exist_ok=True)
+    if planted == "home":
+        theirs = home
+    elif planted == "link to the home":
+        theirs.symlink_to(home)
+    else:
+        name = planted.rpartition(" ")[2]
+        theirs.mkdir()
+        (theirs / "jobs").mkdir()
+        (theirs / name).rmdir() if name == "jobs" else None
+        (theirs / name).symlink_to(home / name)
+        if name != "jobs":
+            shutil.copytree(job.place, theirs / "jobs" / "counter")
+    changed = {"home": home, "link to the home": theirs}.get(planted, theirs / planted.rpartition(" ")[2])
+    os.chown(changed, 65534, 65534, follow_symlinks=False)
+
+    for command in (
+        ("status", "counter"),
+        ("suspend", "counter"),
+        ("supervise", "counter"),
+        ("delete", "counter"),
+        ("logs", "counter"),
+    ):
+        refused = cli(*command, "--home", theirs, check=False)
+        assert refused.returncode == 1
+        assert "belongs to user 65534, but this process runs as user 0; run it as user 65534" in refused.stderr
+
+    assert (job.place / "record.json").read_bytes() == before
+    os.chown(changed, 0, 0, follow_symlinks=False)
     cli("delete", "counter")
 
 

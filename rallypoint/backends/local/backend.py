@@ -289,6 +289,7 @@ class LocalBackend(Backend):
     @contextlib.asynccontextmanager
     async def hold(self, name: str, *, holder: str) -> AsyncIterator[None]:
         """Lock supervisor.lock; the kernel gives it back when this process ends."""
+        await in_thread(self._store.require_own_home)
         held = Hold(self._store.job(name), holder)
         try:
             await in_thread(held.acquire)
@@ -301,6 +302,7 @@ class LocalBackend(Backend):
     async def heartbeat(self, holder: str) -> AsyncIterator[Holder]:
         """Beat in a file under `supervisors`; a process that does looks after the jobs that are over, too."""
         store, clock = self._store, self._clock
+        await in_thread(store.require_own_home)
         async with (
             beating(self.home, holder) as me,
             sweeping(self.home, lambda: in_thread(sweep, store, clock()), every=self._sweeps),

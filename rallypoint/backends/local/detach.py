@@ -30,7 +30,9 @@ def spawn_supervisor(home: Path, name: str) -> int:
 
     A second one does no harm: it waits until the first is gone. Blocks; raises `JobNotFoundError` and `BackendError`.
     """
-    log = Store(home=home).job(name).supervisor_log
+    store = Store(home=home)
+    store.require_own_home()
+    log = store.job(name).supervisor_log
     if not log.parent.is_dir():
         raise JobNotFoundError(f"job {name!r} not found")
     # Said in so many words, since the environment may name another backend.

@@ -14,6 +14,7 @@ $RALLYPOINT_HOME/jobs/NAME/
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import re
 import stat
@@ -24,7 +25,7 @@ from pathlib import Path
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.wire.bounds import read_count
 
-__all__ = ["FOLDERS", "FOREIGN", "JobFolder", "is_job_name"]
+__all__ = ["FOLDERS", "FOREIGN", "JobFolder", "foreign_folder", "is_job_name"]
 
 #: Folders of nodes, of coordinators or of hosts of a job that are looked at: a script can create any number of them.
 FOLDERS = 1 << 14
@@ -41,6 +42,21 @@ _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII)
 def is_job_name(name: str) -> bool:
     """Return whether a folder of this name may be a job's; ours while they are made or removed begin with a dot."""
     return _NAME.fullmatch(name) is not None
+
+
+def foreign_folder(home: Path, user: int) -> tuple[Path, int] | None:
+    """Return a folder of a home, or a link in its place, that belongs to neither `user` nor root, and its owner; else None.
+
+    Its owner could exchange the folders below it for links while a process of `user` works there. Reads folders; raises
+    `OSError`.
+    """
+    for folder in (home, home / "jobs", home / "supervisors"):
+        for follow in (False, True):
+            with contextlib.suppress(FileNotFoundError):
+                owner = folder.stat(follow_symlinks=follow).st_uid
+                if owner not in (user, 0):
+                    return folder, owner
+    return None
 
 
 def _listed(root: Path, pattern: str) -> list[Path]:

@@ -30,9 +30,10 @@ from rallypoint.backends.contract import (
 )
 from rallypoint.backends.local import certificates, durable, proc
 from rallypoint.backends.local.files import FULL, pinned, read_bytes, read_optional, telling
-from rallypoint.backends.local.layout import FOREIGN, JobFolder, is_job_name
+from rallypoint.backends.local.layout import FOREIGN, JobFolder, foreign_folder, is_job_name
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
+from rallypoint.wire.env import HOME
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import private_folder, tighten
 from rallypoint.wire.status import JobStatus
@@ -76,12 +77,34 @@ class Store:
         """Return the users of a job's folder, and of the job that it is a role of. Raises `OSError` without a folder."""
         return {folder.owner() for folder in (self.job(name), self.job_of_roles) if folder is not None}
 
+    def require_own_home(self, kind: type[BackendError] = BackendError) -> None:
+        """Raise an error of `kind` if the home belongs to another user, who could make this process act on other folders.
+
+        The folder of a job is in a home that was checked.
+        """
+        if self.job_of_roles is not None:
+            return
+        me = os.geteuid()
+        with telling(self.home, kind):
+            found = foreign_folder(self.home, me)
+        if found is not None:
+            folder, owner = found
+            raise kind(
+                f"{folder}: the folder belongs to user {owner}, but this process runs as user {me}; run it as user {owner}, or "
+                f"set {HOME} to a folder of user {me}"
+            )
+
     def is_own(self) -> bool:
-        """Return whether the jobs here are those of `job_of_roles`, and not of another job that its script links to."""
+        """Return whether the jobs here are those of `job_of_roles`, and not of another job that its script links to.
+
+        Raises `BackendError` for the home of another user.
+        """
+        self.require_own_home()
         with telling(self.home):
             return self.job_of_roles is None or self.job_of_roles.has_own_jobs()
 
     def _require_own(self, kind: type[BackendError] = BackendError) -> None:
+        self.require_own_home(kind)
         if not self.is_own():
             raise kind(f"{self.jobs}: {FOREIGN}")
 

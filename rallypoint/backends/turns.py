@@ -166,6 +166,7 @@ class Turns:
         self._last: JobRecord | None = None
         self._create_errors: tuple[CreateError, ...] = ()
         self._last_actions: tuple[Action, ...] = ()
+        self._status_error = ""
 
     async def run(self, poll: float) -> JobRecord | None:
         """Take turns until the job is over; see `supervise`. Raises `HeldError` when another process has taken it over."""
@@ -228,7 +229,20 @@ class Turns:
     async def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
         seen = dataclasses.replace(seen, create_errors=self._create_errors)
         # In a thread: a script can write a status of a megabyte, and the event loop may have other jobs and other triggers.
-        return self._signed(await asyncio.to_thread(_reconciled, stored, seen, now))
+        return self._signed(await asyncio.to_thread(self._reconciled, stored, seen, now))
+
+    def _reconciled(self, stored: Stored, seen: Observation, now: float) -> Decision:
+        policy, seen = Policy.from_plan(stored.plan), masked(seen, stored.plan)
+        try:
+            return reconcile(stored.record, seen, policy, now)
+        except Exception as error:
+            if seen.status is None:
+                raise
+            # A script can write any status. It must not keep its job from being deleted.
+            if repr(error) != self._status_error:
+                self._status_error = repr(error)
+                log.exception("job=%s: cannot use the job status; the supervisor continues without the status", self._name)
+            return reconcile(stored.record, dataclasses.replace(seen, status=None), policy, now)
 
     async def _look_again(self, record: JobRecord) -> Observation:
         return await self._backend.confirm(record) or await self._backend.observe(record)
@@ -279,10 +293,6 @@ def new_lines(before: JobRecord, after: JobRecord) -> list[str]:
 def _title(kind: str) -> str:
     """Return how the log names a kind of history entry: `phase=Running`, or `node lost`."""
     return f"phase={_PHASES[kind]}" if kind in _PHASES else kind.replace("-", " ")
-
-
-def _reconciled(stored: Stored, seen: Observation, now: float) -> Decision:
-    return reconcile(stored.record, masked(seen, stored.plan), Policy.from_plan(stored.plan), now)
 
 
 def masked(seen: Observation, plan: Plan) -> Observation:

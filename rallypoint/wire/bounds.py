@@ -5,12 +5,12 @@ The size of JSON in memory is many times that of its text. Python frees, compare
 
 Every number and collection that `rallypoint.wire.codec` reads is limited. A number without limits of its own is within
 `COUNT`: it may be the size of a list, the end of a range or a factor. A number that is only compared, shown and added has
-larger limits, which its class declares (`limits`).
+larger limits, which its class declares (`limits`). A float has limits only if its class declares them.
 """
 
 from __future__ import annotations
 
-__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "VALUES", "WHOLE", "excess", "read_count"]
+__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "TIME", "VALUES", "WHOLE", "excess", "read_count"]
 
 #: Bytes of the largest JSON text of a job that is read whole: a status of 16,384 ranks has a third of it.
 LARGEST = 8 << 20
@@ -23,6 +23,9 @@ COUNT = (-(1 << 20), 1 << 20)
 
 #: Of a number that is only compared, shown and added, such as a step, bytes or a time: that of 64 bits.
 WHOLE = (-(1 << 63), (1 << 64) - 1)
+
+#: Seconds since the epoch, as a float: no NaN and no infinity, which cannot be compared or rounded.
+TIME = (-(1 << 40), 1 << 40)
 
 #: Digits of the largest of these.
 _DIGITS = len(str(WHOLE[1]))

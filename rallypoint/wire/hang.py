@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rallypoint.wire.bounds import PID, WHOLE
+from rallypoint.wire.bounds import PID, TIME, WHOLE
 from rallypoint.wire.incident import IncidentId
 
 __all__ = ["FRAMES", "STACK_SIGNAL", "CallSeen", "Evidence", "GroupSeen", "Hang", "HangState", "RankSeen"]
@@ -45,6 +45,8 @@ class Hang:
         reason: one sentence for people.
         incident: id of the incident of the notification or verdict; None where there is none (`hang_detection` 0).
     """
+
+    limits: ClassVar = {"quiet_since": TIME, "since": TIME, "verdict_at": TIME}
 
     round: int
     state: HangState

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from rallypoint.wire.bounds import PID, WHOLE
+from rallypoint.wire.bounds import PID, TIME, WHOLE
 from rallypoint.wire.places import RankSpan
 
 __all__ = [
@@ -191,7 +191,14 @@ class Incident:
     and `places` how far each had come.
     """
 
-    limits: ClassVar = {"last_step": WHOLE, "resumed_step": WHOLE}
+    limits: ClassVar = {
+        "last_step": WHOLE,
+        "resumed_step": WHOLE,
+        "detected_at": TIME,
+        "healed_at": TIME,
+        "trained_at": TIME,
+        "clock": TIME,
+    }
 
     id: IncidentId
     cause: Cause
@@ -234,7 +241,14 @@ class Folded:
     of them count no more: the budget that paid for them was refilled.
     """
 
-    limits: ClassVar = {"count": WHOLE, "sequence": WHOLE, "refilled": WHOLE}
+    limits: ClassVar = {
+        "count": WHOLE,
+        "sequence": WHOLE,
+        "refilled": WHOLE,
+        "first_at": TIME,
+        "last_at": TIME,
+        "last_clock": TIME,
+    }
 
     cause: Cause
     attempt: int

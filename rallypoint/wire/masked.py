@@ -19,7 +19,7 @@ from rallypoint.wire.env import MASKED
 if TYPE_CHECKING:
     from rallypoint.wire.plan import Plan
 
-__all__ = ["HIDDEN", "Masking", "mask_of", "mask_of_plan", "mask_spec"]
+__all__ = ["HIDDEN", "Masking", "mask_of", "mask_of_plan", "mask_spec", "masked_json"]
 
 #: Takes the place of a secret; Airflow's own word.
 HIDDEN = "***"
@@ -118,6 +118,15 @@ def _mask(values: Iterable[tuple[Any, Any]]) -> Masking:
         return text
 
     return mask
+
+
+def masked_json(value: Any, mask: Masking) -> Any:
+    """Return a JSON value with all its texts masked; the keys of objects are kept."""
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, list):
+        return [masked_json(item, mask) for item in value]
+    return {key: masked_json(item, mask) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def _hidden(text: str) -> str:

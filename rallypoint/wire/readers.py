@@ -183,6 +183,8 @@ def field_reader(hint: Any, *, lenient: bool, reported: bool, limits: FieldLimit
     kind = next((arm for arm in typing.get_args(hint) if arm is not type(None)), hint) if _is_optional(hint) else hint
     if kind is int:
         return reader_of(hint, lenient, reported, limits.own or bounds.COUNT)
+    if kind is float and limits.own is not None:
+        return _float_within(reader_of(hint, lenient, reported), limits.own)
     if kind is str:
         reader = reader_of(hint, lenient, reported)
         return reader if limits.own is None else _text_within(reader, limits.own)
@@ -199,6 +201,18 @@ def _text_within(reader: _Reader, length: _Limits) -> _Reader:
         if value is not None and len(value) > length[1]:
             raise Unexpected(data, f"a text of at most {length[1]} characters")
         return value
+
+    return read
+
+
+def _float_within(reader: _Reader, numbers: _Limits) -> _Reader:
+    least, most = numbers
+
+    def read(data: Any) -> Any:
+        value = reader(data)
+        if value is None or least <= value <= most:
+            return value
+        raise Unexpected(data, f"a number from {least} to {most}")
 
     return read
 

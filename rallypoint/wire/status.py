@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from rallypoint.wire.bounds import PID, WHOLE
+from rallypoint.wire.bounds import PID, TIME, WHOLE
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit, Folded, Incident
 from rallypoint.wire.missing import Missing
@@ -108,7 +108,7 @@ class Progress:
     `checkpoint_at` when the coordinator heard of it first, 0 before any (version 2).
     """
 
-    limits: ClassVar = {"step": WHOLE, "resumed_from": WHOLE}
+    limits: ClassVar = {"step": WHOLE, "resumed_from": WHOLE, "at": TIME, "checkpoint_at": TIME}
 
     step: int | None = None
     metrics: dict[str, float] = field(default_factory=dict, hash=False)
@@ -125,7 +125,7 @@ class Sample:
     `at`: seconds since the epoch, coordinator's clock. `world_size` is that of the round; of the metrics a few are kept.
     """
 
-    limits: ClassVar = {"step": WHOLE}
+    limits: ClassVar = {"step": WHOLE, "at": TIME}
 
     at: float
     round: int
@@ -137,6 +137,8 @@ class Sample:
 @dataclass(frozen=True, kw_only=True)
 class Event:
     """One line of the job's story. `at`: seconds since the epoch, coordinator's clock."""
+
+    limits: ClassVar = {"at": TIME}
 
     at: float
     kind: str
@@ -174,6 +176,7 @@ class JobStatus:
         "samples": (0, 1024),
         "phases": (0, 256),
         "lost": (0, 256),
+        "updated_at": TIME,
     }
 
     version: int = STATUS_VERSION

@@ -52,8 +52,19 @@ async def shown(home: Path, name: str) -> str:
     return json.dumps([log.lines, page])
 
 
-def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(light: Any, home: Path) -> None:
-    """The script prints it, and its error quotes it; the job's own private files hold it still."""
+@pytest.mark.parametrize(
+    ("where", "quoted"),
+    [
+        ({}, "cannot log in with ***"),
+        ({"health": {"pre_check_ops": [("leaking_classes", "PreCheck", True)]}}, "cannot log in with ***"),
+        ({"fault_tolerance": {"retry_limit": 0, "dynamic_failover_extension": "leaking_classes::Extension"}}, "no login: ***"),
+    ],
+    ids=["script", "pre-check operator", "failover extension"],
+)
+def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(
+    light: Any, home: Path, where: dict[str, Any], quoted: str
+) -> None:
+    """The script prints it, and its error or that of a class quotes it; the job's own private files hold it still."""
     mask_secret(SECRET)
     ti = FakeTask()
     operator = Operator(
@@ -61,7 +72,7 @@ def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(light: Any, 
         entrypoint=str(SCRIPT),
         env={"WAREHOUSE": SECRET, "URL": f"postgres://me:{SECRET}@host/db"},
         recovery={"max_restarts": 0, "node_replacements": 0},
-        fault_tolerance={"retry_limit": 0},
+        **{"fault_tolerance": {"retry_limit": 0}, **where},
         on_finish_action="keep_job",
         deferrable=False,
     )
@@ -75,8 +86,8 @@ def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(light: Any, 
     record, status = ((job / name).read_text() for name in ("record.json", "status.json"))
     for text in (str(failed.value), json.dumps(ti.pushed), record, status, told):
         assert SECRET not in text
-    assert "cannot log in with ***" in str(failed.value)
-    assert "postgres://me:***@host/db" in told
+    assert quoted in str(failed.value) + record
+    assert "health" in where or "postgres://me:***@host/db" in told
     assert SECRET in (job / "plan.json").read_text()
 
 

@@ -17,6 +17,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.wire import codec, env
 from rallypoint.wire.failover import Failover, Failure
+from rallypoint.wire.masked import Masking, mask_of, masked_json
 from rallypoint.wire.plan import Entry, Plan
 
 __all__ = ["Advice", "Adviser", "extension_command"]
@@ -60,6 +61,9 @@ class _Host:
     writer: asyncio.StreamWriter
     pid = 0
 
+    def __init__(self, mask: Masking) -> None:
+        self._mask = mask
+
     def ended(self, _code: int) -> None:
         """Note that it has ended: its number may be somebody else's from now on."""
         self.pid = 0
@@ -69,7 +73,8 @@ class _Host:
         said = await self.reader.readline()
         if not said:
             raise EOFError
-        message: dict[str, object] = json.loads(said)
+        # The class is the user's: its errors may quote a secret of the job's environment.
+        message: dict[str, object] = masked_json(json.loads(said), self._mask)
         return message
 
     async def ask(self, failure: Failure) -> Advice:
@@ -163,7 +168,7 @@ class Adviser:
         return host
 
     async def _spawn(self, ours: socket.socket, theirs: socket.socket) -> _Host:
-        host = _Host()
+        host = _Host(mask_of(self._plan.env, self._plan.args))
         host.pid = await self._spawner.spawn(extension_command(self._plan, os.environ, line=theirs.fileno()), host.ended)
         host.reader, host.writer = await asyncio.open_connection(sock=ours)
         self._hosts.append(host)

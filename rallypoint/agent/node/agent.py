@@ -42,6 +42,7 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import FaultKind
+from rallypoint.wire.masked import mask_of
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, Regroup, Reply
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Outcome
@@ -173,7 +174,8 @@ class NodeAgent:
             self._events.put_nowait(Announced(round=self._node.round, local_rank=local_rank, able=False))
         elif isinstance(word, wire.Hello):
             if word.why:
-                log.info("worker rank=%d cannot recover in place: %s", word.rank, word.why)
+                plan = self._config.plan
+                log.info("worker rank=%d cannot recover in place: %s", word.rank, mask_of(plan.env, plan.args)(word.why))
             able, resizable = wire.Ability.IN_PLACE in word.abilities, wire.Ability.RESIZE in word.abilities
             self._events.put_nowait(Announced(round=word.round, local_rank=local_rank, able=able, resizable=resizable))
         elif isinstance(word, wire.Freed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Sequence
 
@@ -9,6 +10,7 @@ from rallypoint.capabilities.base import NodeCapability, NodeContext
 from rallypoint.capabilities.commands.commands import Action, NodeCommands, Tell
 from rallypoint.capabilities.commands.wire import ReplySection, ReportSection
 from rallypoint.wire import line
+from rallypoint.wire.masked import mask_of
 from rallypoint.wire.messages import Assignment, Continue, WorkerReport
 from rallypoint.wire.wish import NodeAnswer
 
@@ -52,7 +54,8 @@ class Forwarder(NodeCapability):
         if isinstance(message, line.Hello):
             self._take(self._state.announced(local_rank, message.abilities))
         elif isinstance(message, line.Done):
-            self._take((self._state.done(local_rank, message), ()))
+            mask = mask_of(self._context.plan.env, self._context.plan.args)
+            self._take((self._state.done(local_rank, dataclasses.replace(message, error=mask(message.error))), ()))
 
     def _take(self, step: tuple[NodeCommands, tuple[Action, ...]]) -> None:
         self._state, actions = step

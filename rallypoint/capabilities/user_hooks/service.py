@@ -21,6 +21,7 @@ from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, fac
 from rallypoint.capabilities.user_hooks.pre_checks import Answer, Operator, is_last, may_ask_until
 from rallypoint.capabilities.user_hooks.wire import PlanSection
 from rallypoint.wire import env
+from rallypoint.wire.masked import Masking, mask_of, masked_json
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.pre_check import PreCheckOp, PreCheckState
 
@@ -102,8 +103,10 @@ async def _ask_all(context: ServiceContext, host: _Host, operators: Sequence[Ope
 class _Host:
     """The process that has loaded the classes."""
 
-    def __init__(self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._process, self._reader, self._writer = process, reader, writer
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mask: Masking
+    ) -> None:
+        self._process, self._reader, self._writer, self._mask = process, reader, writer, mask
 
     @classmethod
     async def start(cls, plan: Plan, ops: Sequence[PreCheckOp], environ: Mapping[str, str]) -> _Host:
@@ -128,7 +131,7 @@ class _Host:
         except BaseException:
             ours.close()
             raise
-        return cls(process, reader, writer)
+        return cls(process, reader, writer, mask_of(plan.env, plan.args))
 
     async def ready(self) -> list[Operator]:
         """Return what it has loaded; raises `ConfigError` where it cannot."""
@@ -147,7 +150,8 @@ class _Host:
         said = await self._reader.readline()
         if not said:
             raise EOFError
-        message: dict[str, Any] = json.loads(said)
+        # The classes are the user's: their errors may quote a secret of the job's environment.
+        message: dict[str, Any] = masked_json(json.loads(said), self._mask)
         return message
 
     async def close(self) -> None:

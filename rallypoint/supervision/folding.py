@@ -54,6 +54,9 @@ LIMIT = 192 * 1024
 #: Bytes of a status as JSON without what grows with the world (members and ranks).
 STATUS_LIMIT = 128 * 1024
 
+#: Counts of incidents in a record, above which it takes over no other ones from a status: a script can write any number.
+_COUNTS = 1024
+
 #: Attempts that stay: so many of the first and of the last.
 FIRST_ATTEMPTS, LAST_ATTEMPTS = 2, 50
 
@@ -267,6 +270,8 @@ def take_over(record: JobRecord, told: Iterable[Folded]) -> JobRecord:
         known = len(covered) + (0 if ours is None else ours.count)
         reaches = ours is not None and (ours.round, ours.sequence) >= (f.round, f.sequence)
         if f.attempt != record.attempt or reaches or known >= f.count:
+            continue
+        if ours is None and len(counts) >= _COUNTS:
             continue
         # Nobody knows better when they were: they count from now on.
         taken = dataclasses.replace(f, last_clock=record.clock)

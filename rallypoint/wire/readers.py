@@ -292,4 +292,4 @@ def _scalar(kind: type) -> _Reader:
 
 def key_of(key: Any, *, reported: bool) -> str:
     """Return a key of a JSON object; that of a value which a job reports is cleaned."""
-    return sanitize.clean_text(str(key), sanitize.KEY_LIMIT) if reported else str(key)
+    return sanitize.clean_key(str(key)) if reported else str(key)

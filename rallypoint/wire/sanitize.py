@@ -9,6 +9,7 @@ accepts all of them, so each value is replaced by one that every reader accepts,
 | control characters other than tab, line feed and carriage return; lone surrogates | their escapes: `\x00`, `\ud800` |
 | integers outside of 64 bits, floats that large | the string of their digits |
 | text, nesting and numbers of items above a limit | are cut, and a mark that begins with `…` says how much is missing |
+| keys of objects that begin with two underscores, which Airflow's serializers reserve | the first underscore becomes `\x5f` |
 | what JSON has no type for | its `repr`, as text |
 
 Applying the policy twice changes nothing.
@@ -38,6 +39,7 @@ __all__ = [
     "TEXT_LIMIT",
     "clean",
     "clean_float",
+    "clean_key",
     "clean_text",
     "dumps",
     "one_line",
@@ -87,6 +89,12 @@ def clean_text(text: str, limit: int = TEXT_LIMIT) -> str:
         return escaped
     mark = f"{MARK} [cut: {len(text)} characters]"
     return escaped[: max(0, limit - len(mark))] + mark
+
+
+def clean_key(key: str) -> str:
+    """Return the key of an object as `clean_text` does, and none that a serializer of Airflow takes for the mark of a class."""
+    cleaned = clean_text(key, KEY_LIMIT)
+    return clean_text(_spelled(ord("_")) + cleaned[1:], KEY_LIMIT) if cleaned.startswith("__") else cleaned
 
 
 def one_line(text: str, limit: int = TEXT_LIMIT) -> str:
@@ -181,7 +189,7 @@ class _Cleaner:
 def _key(key: Any) -> str:
     if isinstance(key, enum.Enum):
         key = key.value
-    return clean_text(str.__str__(key) if isinstance(key, str) else _shown(key), KEY_LIMIT)
+    return clean_key(str.__str__(key) if isinstance(key, str) else _shown(key))
 
 
 def _fresh(key: str, taken: Mapping[str, Any], numbers: dict[str, int]) -> str:

@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import errno
 import logging
+import math
 
 import pytest
 
@@ -15,11 +16,12 @@ from rallypoint.backends.requests import request_deletion, request_suspension
 from rallypoint.backends.supervise import supervise, watch
 from rallypoint.supervision.actions import CreateCoordinator, CreateNode, RemoveNode
 from rallypoint.supervision.record import Phase
+from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.status import Outcome
 from tests.backends.crashing import Crashed, Crashing
 from tests.backends.driving import Inside, drive, submit
 from tests.backends.fake import FakeBackend
-from tests.backends.stage import FakeStage, verdict
+from tests.backends.stage import FakeStage, running, verdict
 from tests.waiting import eventually_async
 
 
@@ -107,6 +109,28 @@ async def test_a_job_may_be_deleted_in_every_phase(place, phase):
     assert record is None
     assert place.world.jobs == {}
     assert stored.record.uid
+
+
+async def test_a_status_that_cannot_be_evaluated_keeps_no_job_from_being_deleted(place, caplog):
+    """Read from a file, such a time is refused; this backend keeps its statuses in memory."""
+    stored = await submit(place)
+    id_ = IncidentId(attempt=1, round=1, node=0)
+    one = Incident(id=id_, cause=Cause.PROCESS, rung=Rung.RESTART_WORKERS, reason="r" * 300, detected_at=math.nan)
+    many = tuple(dataclasses.replace(one, id=dataclasses.replace(id_, round=n)) for n in range(1, 601))
+    inside = Inside(place)
+
+    def on_turn(snapshot):
+        inside(snapshot)
+        if snapshot.record.phase is Phase.RUNNING and "asked" not in vars(inside):
+            place.say(dataclasses.replace(running(snapshot.record), incidents=many))
+            inside.asked = asyncio.ensure_future(request_deletion(place.backend, "digits"))
+
+    record = await supervise(place.backend, "digits", holder="test", on_turn=on_turn, clock=place.world.clock)
+
+    assert (record, place.world.jobs) == (None, {})
+    assert stored.record.uid
+    told = [line for line in caplog.messages if "cannot use the job status" in line]
+    assert told == ["job=digits: cannot use the job status; the supervisor continues without the status"]
 
 
 async def test_nodes_that_ignore_their_end_are_killed_after_the_grace(place):

@@ -244,6 +244,28 @@ def test_a_pipe_in_the_place_of_a_jobs_secret_ends_its_job(tmp_path, home):
     cli("delete", "roles")
 
 
+def test_a_status_with_times_that_are_no_numbers_stops_no_command(tmp_path, home):
+    """A script stops its coordinator and writes the status of its job by itself."""
+    deleted_within = {"forceful_deletion_grace_period": "2s"}
+    job = Job.write(tmp_path, home, 3, 0.01, endless=True, fault_tolerance=deleted_within).submit()
+    job.trains(ranks=1)
+    for coordinator in job.agents("coordinator"):
+        coordinator.kill(signal.SIGSTOP)
+    status = json.loads((job.place / "status.json").read_text())
+    incident = {"cause": "process", "rung": "restart-workers", "reason": "r" * 300, "detected_at": "NaN"}
+    status["incidents"] = [{"id": {"attempt": 1, "round": n, "node": 0}, **incident} for n in range(1, 601)]
+    (job.place / "forged").write_text(json.dumps(status))
+    (job.place / "forged").replace(job.place / "status.json")
+
+    explained = cli("explain", "counter", check=False)
+    cli("delete", "counter")
+
+    assert "Traceback" not in explained.stderr
+    assert "unexpected error" not in explained.stderr
+    assert not job.place.exists()
+    eventually(lambda: not processes(str(home)))
+
+
 def test_a_planted_cgroup_and_many_rounds_stop_no_command(tmp_path, home):
     """A script names a folder with a pipe as the cgroup of its node, and links rounds without number to one folder."""
     cli("submit", Job.write(tmp_path, home, 3, 0.01).folder / "job.json", "--supervise", "none")

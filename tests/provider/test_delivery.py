@@ -8,6 +8,7 @@ import math
 from typing import Any
 
 import pytest
+from airflow.sdk.serde import serialize
 from hypothesis import given
 
 from rallypoint.provider.claim import End, Ending
@@ -38,7 +39,7 @@ def test_an_ending_of_any_job_is_an_event(value: object, text: str) -> None:
 
     event = ending_event(ended)
 
-    assert parsed(json.dumps(event, allow_nan=False)) == event
+    assert parsed(json.dumps(event, allow_nan=False)) == serialize(event) == event
     assert Ending.from_event(event).end is End.SUCCEEDED
     assert ending_event(Ending.from_event(event)) == event
 
@@ -48,7 +49,7 @@ def test_a_finding_of_any_job_is_an_event(value: object, text: str) -> None:
     """For sensors alike."""
     event = finding_event(Finding(found=Found.MET, text=text, values={"metrics": value}))
 
-    assert parsed(json.dumps(event, allow_nan=False)) == event
+    assert parsed(json.dumps(event, allow_nan=False)) == serialize(event) == event
     assert Finding.from_event(event).found is Found.MET
 
 
@@ -97,6 +98,7 @@ class Reporting(FakeBackend):
         pytest.param({"loss": -math.inf}, {"best": math.inf}, id="infinite"),
         pytest.param({"\x00\ud800": 1.0}, "\x00", id="names and results with what no database takes"),
         pytest.param({}, 10**400, id="a large result"),
+        pytest.param({"__classname__": 1.0}, {"a": [{"__id__": 1, "__type": "dag"}]}, id="names of Airflow's serializers"),
     ],
 )
 async def test_the_trigger_of_a_job_delivers_what_it_reported(metrics: dict[str, float], result: object) -> None:
@@ -105,7 +107,7 @@ async def test_the_trigger_of_a_job_delivers_what_it_reported(metrics: dict[str,
 
     (event,) = [event async for event in Trigger(backend).run()]
 
-    parsed(json.dumps(event.payload, allow_nan=False))
+    parsed(json.dumps(serialize(event.payload), allow_nan=False))
     assert (event.payload["end"], event.payload["summary"]["phase"]) == ("succeeded", "Succeeded")
 
 

@@ -341,6 +341,20 @@ def test_a_hostile_record_is_folded_in_time_that_grows_with_its_size():
     assert 1 <= len(incident.evidence) <= 20
 
 
+def test_a_record_takes_over_no_number_of_counts_that_it_cannot_hold():
+    """A script can write other counts into each status; those that the record has are still brought up to date."""
+    record = new_record()
+    for turn in range(5):
+        nodes = range(turn * 4096, (turn + 1) * 4096)
+        told = tuple(Folded(cause=Cause.NODE, attempt=1, node=n, count=1, first_at=1.0, last_at=2.0, round=1) for n in nodes)
+        record = take_over(record, told)
+    record = take_over(record, (dataclasses.replace(record.folded[0], count=9, round=2),))
+
+    assert len(record.folded) == 1024
+    assert record.folded[0].count == 9
+    assert JobRecord.from_json(record.to_json()) == record
+
+
 def test_counts_of_another_attempt_are_not_taken_over():
     """A status that is out of date changes nothing."""
     _, folded = fold_told(tuple(process(r, text="w" * 500) for r in range(1, 1001)), (), 1)

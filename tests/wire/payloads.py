@@ -6,7 +6,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-__all__ = ["FLOATS", "INTEGERS", "TEXTS", "VALUES", "parsed"]
+__all__ = ["FLOATS", "INTEGERS", "RESERVED", "TEXTS", "VALUES", "parsed"]
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True)
 INTEGERS = (
@@ -14,9 +14,13 @@ INTEGERS = (
 )
 # All code points, halves of surrogate pairs among them, and often those that somebody refuses.
 TEXTS = st.text(st.characters() | st.sampled_from("\x00\x01\x07\x1b\x7f\x85\ud800\udfff\ufffe\U0010ffff\n\t\r"), max_size=40)
+#: Keys with which Airflow's serializers mark a class.
+RESERVED = st.sampled_from(["__classname__", "__id__", "__version__", "__data__", "__type", "__var", "__source"])
 SCALARS = st.none() | st.booleans() | FLOATS | INTEGERS | TEXTS | st.binary(max_size=8)
 VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | INTEGERS, inner, max_size=4), max_leaves=12
+    SCALARS,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(TEXTS | INTEGERS | RESERVED, inner, max_size=4),
+    max_leaves=12,
 )
 
 

@@ -50,6 +50,17 @@ def test_a_number_outside_its_limits_is_refused(
     assert str(refused.value) == f"{field}: {number} is not allowed; expected a number from {least} to {most}"
 
 
+@pytest.mark.parametrize("at", ["NaN", "Infinity", 1e300])
+def test_a_time_that_cannot_be_rounded_is_refused(at: object) -> None:
+    """One of 600 incidents in a status ended each supervisor of the job."""
+    incident = codec.to_json(
+        Incident(id=IncidentId(attempt=1, round=1), cause=Cause.PROCESS, rung=Rung.RESTART_WORKERS, reason="")
+    )
+
+    with pytest.raises(codec.WireError, match=r"detected_at: .* is not allowed; expected a number from -1099511627776 to"):
+        codec.from_json(Incident, {**incident, "detected_at": at})
+
+
 @pytest.mark.parametrize(("kind", "value"), [(AgentReport, codec.to_json(REPORT)), (Member, MEMBER)])
 def test_an_incarnation_may_be_a_time(kind: type, value: dict[str, Any]) -> None:
     """The incarnation of an agent with `--node-rank` is the time of its start in seconds."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire import codec, sanitize
+from rallypoint.wire import bounds, codec, sanitize
 from rallypoint.wire.line import Failed, read_from_worker, write
 from rallypoint.wire.messages import AgentReport
 from rallypoint.wire.status import JobStatus, Progress
@@ -80,6 +80,7 @@ def test_a_text_without_what_somebody_refuses_stays_as_it_is(text: str) -> None:
         pytest.param("\udc80", "\\udc80", id="half a pair"),
         pytest.param({"a\x00": 1, "a\\x00": 2}, {"a\\x00": 1, "a\\x00 (2)": 2}, id="two keys stay two"),
         pytest.param({1: (2,)}, {"1": [2]}, id="keys and tuples"),
+        pytest.param({"__classname__": 1, "_one": 2}, {"\\x5f_classname__": 1, "_one": 2}, id="keys of serializers"),
         pytest.param(b"\xff", "b'\\xff'", id="bytes"),
         pytest.param("x" * 70_000, "x" * 65_511 + "… [cut: 70000 characters]", id="long"),
     ],
@@ -143,7 +144,7 @@ def test_the_bare_words_of_earlier_versions_are_read() -> None:
 
 @given(INTEGERS)
 def test_an_integer_of_a_message_has_at_most_64_bits(number: int) -> None:
-    """A larger one is refused by its name, whatever its size; a float takes it where a double can."""
+    """A larger one is refused by its name, whatever its size; a time takes it within its own limits."""
     fields = {**codec.to_json(REPORT), "sequence": number}
     if sanitize.INT_MIN <= number <= sanitize.INT_MAX:
         assert codec.from_json(AgentReport, fields).sequence == number
@@ -153,7 +154,7 @@ def test_an_integer_of_a_message_has_at_most_64_bits(number: int) -> None:
     try:
         assert codec.from_json(Progress, {"at": number}).at == float(number)
     except codec.WireError as error:
-        assert abs(number) > 2**1000
+        assert abs(number) > bounds.TIME[1]
         assert "at: " in str(error)  # noqa: PT017
 
 

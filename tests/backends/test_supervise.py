@@ -118,12 +118,13 @@ async def test_a_status_that_cannot_be_evaluated_keeps_no_job_from_being_deleted
     one = Incident(id=id_, cause=Cause.PROCESS, rung=Rung.RESTART_WORKERS, reason="r" * 300, detected_at=math.nan)
     many = tuple(dataclasses.replace(one, id=dataclasses.replace(id_, round=n)) for n in range(1, 601))
     inside = Inside(place)
+    asked: list[asyncio.Future] = []
 
     def on_turn(snapshot):
         inside(snapshot)
-        if snapshot.record.phase is Phase.RUNNING and "asked" not in vars(inside):
+        if snapshot.record.phase is Phase.RUNNING and not asked:
             place.say(dataclasses.replace(running(snapshot.record), incidents=many))
-            inside.asked = asyncio.ensure_future(request_deletion(place.backend, "digits"))
+            asked.append(asyncio.ensure_future(request_deletion(place.backend, "digits")))
 
     record = await supervise(place.backend, "digits", holder="test", on_turn=on_turn, clock=place.world.clock)
 

@@ -53,8 +53,8 @@ __all__ = ["Ledger"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds between two looks at the files of the jobs, and after which a ledger without jobs ends.
-_LOOK, _IDLE = 0.1, 15.0
+#: Seconds between two looks at the files of the jobs, as on the local backend, and after which a ledger without jobs ends.
+_LOOK, _IDLE = 0.2, 15.0
 
 #: Bytes of the largest call: a job with a function.
 _LARGEST = 64 << 20
@@ -254,9 +254,8 @@ class Ledger:
         blueprint = _blueprint(given["blueprint"]) if given.get("blueprint") else None
         stored = await self._at(given).save(record, version=given["version"], blueprint=blueprint)
         await self._keep(given, record.name)
-        key = _key(given, record.name)
-        self._changed(key)
-        await in_thread(self._tidy, key)
+        # Supervisors are woken by the next look: at once they would read their own record while workers restart.
+        await in_thread(self._tidy, _key(given, record.name))
         return {"version": stored.version, "plan": codec.to_json(stored.plan)}
 
     async def _do_observe(self, given: dict[str, Any]) -> Any:

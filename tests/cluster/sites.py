@@ -29,7 +29,7 @@ from rallypoint.backends.site import Site as Where
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.wire.status import RankStatus
 from tests.emulator.running import Running
-from tests.live.jobs import Process, processes
+from tests.live.jobs import Process, processes, without_children
 from tests.waiting import eventually_async
 
 __all__ = ["ClusterSite", "LocalSite", "Pods", "Site", "emulated"]
@@ -145,8 +145,8 @@ class LocalSite(Site):
         return [process for process in found if process.mark.partition("/")[0] in uids]
 
     async def nodes(self, job: str) -> dict[int, str]:
-        agents = [p for p in await self._of(job) if "rallypoint.agent node" in p.command and "shim" not in p.command]
-        return {int(p.mark.split("/")[-2]): str(p.pid) for p in agents}
+        agents = {p.pid: p for p in await self._of(job) if "rallypoint.agent node" in p.command and "shim" not in p.command}
+        return {int(agents[pid].mark.split("/")[-2]): str(pid) for pid in await asyncio.to_thread(without_children, agents)}
 
     async def lose_node(self, job: str, node: int) -> None:
         _kill([p for p in await self._of(job) if p.mark.split("/")[-2:-1] == [str(node)]])

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.status import JobState, JobStatus
 from tests.waiting import PATIENCE, eventually
 
-__all__ = ["COUNT", "Job", "Process", "cli", "processes", "supervising"]
+__all__ = ["COUNT", "Job", "Process", "cli", "processes", "supervising", "without_children"]
 
 COUNT = Path(__file__).parent / "scripts" / "count.py"
 
@@ -173,3 +173,17 @@ def processes(home: str) -> list[Process]:
             mark = next((v.partition("=")[2] for v in environment if v.startswith("RALLYPOINT_JOB_MARK=")), "")
             found.append(Process(int(entry.name), command, mark))
     return found
+
+
+def without_children(pids: Collection[int]) -> set[int]:
+    """Leave out processes whose parent is there, too: a child has its parent's command line until it executes its own."""
+    parents = {pid: _parent(pid) for pid in pids}
+    return {pid for pid, parent in parents.items() if parent is not None and parent not in parents}
+
+
+def _parent(pid: int) -> int | None:
+    """Return the parent of a process; None for one that has ended."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+    except OSError:
+        return None

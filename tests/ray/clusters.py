@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -61,7 +63,9 @@ def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | Non
     before = dict(os.environ)
     home = folder / "ray-home"
     home.mkdir()
-    os.environ.update({**_QUIET, **(variables or {}), "HOME": str(home)})
+    # Ray takes the newest cluster of a folder for the one that a process is in. The paths of its sockets are short.
+    sessions = tempfile.mkdtemp(prefix="ray-", dir="/tmp")
+    os.environ.update({**_QUIET, **(variables or {}), "HOME": str(home), "RAY_TMPDIR": sessions})
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     try:
         port = _free_port()
@@ -86,6 +90,7 @@ def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | Non
     finally:
         os.environ.clear()
         os.environ.update(before)
+        shutil.rmtree(sessions, ignore_errors=True)
 
 
 def _agents(cluster: Any) -> dict[int, str]:

@@ -16,6 +16,7 @@ from rallypoint.backends.site import RAY
 from rallypoint.backends.site import Site as Where
 from rallypoint.wire.status import RankStatus
 from tests.cluster.sites import Site
+from tests.live.jobs import without_children
 from tests.ray.clusters import RayCluster
 
 __all__ = ["Found", "RaySite", "host_of", "marked", "states"]
@@ -74,8 +75,8 @@ class RaySite(Site):
         return [process for process in found if all(word in process.command for word in words)]
 
     async def nodes(self, job: str) -> dict[int, str]:
-        agents = [p for p in await self.processes(job, "rallypoint.agent node") if "shim" not in p.command]
-        return {int(p.mark.split("/")[-2]): str(p.pid) for p in agents}
+        agents = {p.pid: p for p in await self.processes(job, "rallypoint.agent node") if "shim" not in p.command}
+        return {int(agents[pid].mark.split("/")[-2]): str(pid) for pid in await asyncio.to_thread(without_children, agents)}
 
     async def lose_node(self, job: str, node: int) -> None:
         uid = await self.uid(job)
@@ -154,8 +155,10 @@ def states(namespace: str) -> dict[str, int]:
     import ray
     from ray.util.state import list_actors
 
-    assert ray.is_initialized()
-    found = list_actors(filters=[("state", "=", "ALIVE"), ("ray_namespace", "=", namespace)], detail=True, limit=1000)
+    # Without an address, it would be the newest cluster of this machine.
+    address = ray.get_runtime_context().gcs_address
+    filters = [("state", "=", "ALIVE"), ("ray_namespace", "=", namespace)]
+    found = list_actors(address=address, filters=filters, detail=True, limit=1000)
     return {actor.name: int(actor.pid) for actor in found if actor.name}
 
 

@@ -17,7 +17,7 @@ from rallypoint.wire.status import JobStatus
 from tests.cluster.jobs import submitted
 from tests.live.light import without_torch
 from tests.ray.clusters import RayCluster, ray_cluster
-from tests.ray.sites import RaySite
+from tests.ray.sites import RaySite, states
 from tests.ray.test_kills import farthest, pids
 from tests.waiting import eventually_async
 
@@ -89,10 +89,7 @@ async def test_training_goes_on_without_gcs(site: RaySite, cluster: RayCluster) 
 
 
 async def _knows(site: RaySite) -> Any:
-    from ray.util.state import list_actors
-
     try:
-        filters = [("state", "=", "ALIVE"), ("ray_namespace", "=", site.namespace)]
-        return len(await asyncio.to_thread(list_actors, filters=filters)) >= 3
+        return len(await asyncio.to_thread(states, site.namespace)) >= 3
     except Exception:  # noqa: BLE001  the dashboard is not there yet, whatever it says
         return False

@@ -152,10 +152,12 @@ def _choices(blueprint: Blueprint) -> tuple[Choice, ...]:
 
 def plan_lines(blueprint: Blueprint, *, complete: bool = False) -> Iterator[str]:
     """Yield the plan as lines of text; `complete` adds every setting and the complete objects."""
+    from rallypoint.job.compile_roles import has_roles  # noqa: PLC0415  as above
     from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
 
     plan = blueprint.plan
-    if plan.roles:
+    # The plan of an AppWrapper has no roles, because its controller decides about them.
+    if has_roles(blueprint.job):
         from rallypoint.cli.roles import role_lines  # noqa: PLC0415  as above
 
         yield from role_lines(blueprint.job)

@@ -33,12 +33,15 @@ def _size(role: Role) -> str:
     total, per_group = counts(role)
     if role.launch == SIMPLE:
         return f"{total} {'instance' if total == 1 else 'instances'}, {per_group} per group"
-    return f"elastic, {role.nodes} nodes x {role.nproc_per_node} processes"
+    nodes = "1 node" if role.nodes.max == 1 else f"{role.nodes} nodes"
+    return f"elastic, {nodes} x {role.nproc_per_node} {'process' if role.nproc_per_node == 1 else 'processes'}"
 
 
 def _needs(role: Role) -> str:
     needs = role.instance_resources
     words = [f"{name} {value}" for name in ("cpu", "memory", "disk") if (value := getattr(needs, name))]
-    words += [] if needs.gpus is None else [f"{needs.gpus} GPU"]
+    words += (
+        [] if needs.gpus is None else ["without GPU" if needs.gpus == 0 else f"{needs.gpus} GPU{'s' if needs.gpus > 1 else ''}"]
+    )
     words += [f"{name} {amount}" for name, amount in needs.user_defined.items()]
     return f", each {', '.join(words)}" if words else ""

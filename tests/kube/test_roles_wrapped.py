@@ -12,6 +12,7 @@ from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets
+from rallypoint.cli.plan import plan_lines
 from rallypoint.job import load_job
 from rallypoint.supervision.policy import Policy
 from rallypoint.wire.plan import Kind
@@ -120,6 +121,14 @@ def test_what_an_appwrapper_cannot_run_is_refused(roles, text) -> None:
     with pytest.raises(SubmitError) as caught:
         planned(roles)
     assert text in str(caught.value)
+
+
+def test_the_roles_of_an_appwrapper_are_shown() -> None:
+    """Its plan has none, since another controller decides about them."""
+    lines = list(plan_lines(planned({"trainer": TRAINER, "rollout": {**SIMPLE, "total": 2}})))
+
+    assert lines[0] == "Job rl: 2 roles, profile ladder"
+    assert "  rollout: 2 instances, 1 per group, each without GPU" in lines
 
 
 def test_eight_roles_fit_into_an_appwrapper_with_a_queue() -> None:

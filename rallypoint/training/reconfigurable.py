@@ -272,7 +272,9 @@ def form(backend: str, store: Store, rank: int, size: int, timeout: timedelta, o
         types: dict[str, Any] = {"gloo": ProcessGroup.BackendType.GLOO, "nccl": ProcessGroup.BackendType.NCCL}
         for device, name in BackendConfig(BackendName(backend)).get_device_backend_map().items():
             if name not in types:
-                raise ValueError(f"backend: {name!r} cannot be replaced at run time; expected gloo or nccl")
+                raise ValueError(
+                    f"backend of the process group: {name!r} is not allowed with recovery in place; expected gloo or nccl"
+                )
             if name not in made:
                 made[name] = _backend(name, PrefixStore(f"{device}/", store), rank, size, timeout)
         # What a group is asked for without a device is NCCL's where that is.

@@ -361,7 +361,9 @@ def _tell_later(error: BaseException) -> None:
 
     def tell() -> None:
         traceback_text = "".join(raised.format()).rstrip()
-        _log.warning("a training step raised an error; the worker restored the last commit\n%s", traceback_text)
+        _log.warning(
+            "a training step raised an error, and the worker restored the last commit; the error was:\n%s", traceback_text
+        )
 
     threading.Timer(_TOLD_AFTER, tell).start()
 

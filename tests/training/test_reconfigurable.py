@@ -191,5 +191,5 @@ def test_whoever_waits_while_a_group_forms_is_freed() -> None:
 @pytest.mark.parametrize("backend", ["mpi", "cpu:gloo,cuda:ucc"])
 def test_a_backend_that_cannot_be_replaced_is_refused(backend: str) -> None:
     """By name."""
-    with pytest.raises(ValueError, match="cannot be replaced"):
+    with pytest.raises(ValueError, match="not allowed with recovery in place"):
         form(backend, HashStore(), 0, 1, timedelta(seconds=5))

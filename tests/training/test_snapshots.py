@@ -215,7 +215,7 @@ def test_a_writer_of_an_older_round_is_refused(node):
     old.wait()
     new.take(7, state)
     new.wait()
-    with pytest.raises(CheckpointError, match=r"newer fencing token 1\.1\.2 .* this worker has token 1\.1\.1"):
+    with pytest.raises(CheckpointError, match=r"newer fencing token 1\.1\.2 .* this worker has the older token 1\.1\.1"):
         old.take(51, state)
     assert [one.part.step for one in held(node / "rank-0")] == [7, 50]
     old.close()

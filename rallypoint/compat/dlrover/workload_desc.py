@@ -57,7 +57,8 @@ class _Desc(BaseModel):
             if name in found and found[name] != value:
                 earlier = found[name]
                 raise ValueError(
-                    f"{word}: {value!r} is not allowed; expected {earlier!r}, the value of the same field under another name"
+                    f"{word}: {value!r} is not allowed; expected {earlier!r}, because the field {name} and its aliases "
+                    "must have the same value"
                 )
             found[name] = value
         return found
@@ -106,7 +107,7 @@ class BaseWorkloadDesc(_Desc):
     @classmethod
     def _check_resource(cls, resource: ResourceDesc) -> ResourceDesc:
         if resource.is_empty():
-            raise ValueError("Resource must not be empty; expected cpu, memory, disk, accelerator or user_defined")
+            raise ValueError("resource: is empty; expected at least one of cpu, memory, disk, accelerator or user_defined")
         return resource
 
     @model_validator(mode="after")
@@ -115,8 +116,8 @@ class BaseWorkloadDesc(_Desc):
             raise ValueError(f"total: {self.total} is not allowed; expected a number divisible by per_group {self.per_group}")
         if self.rank_based_gpu_selection and (self.per_group == 1 or self.resource.accelerator > 1):
             raise ValueError(
-                "rank_based_gpu_selection: True is not allowed; expected False, or per_group above 1 and at most 1 accelerator "
-                "per instance"
+                "rank_based_gpu_selection: True is not allowed; it requires that per_group is above 1 and that each instance "
+                "has at most 1 accelerator"
             )
         return self
 

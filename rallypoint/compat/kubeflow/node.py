@@ -156,7 +156,9 @@ class StatusServer(NodeCapability):
         if request.local_rank >= self._workers:
             raise Refused(404, f"local rank {request.local_rank}: no such worker; the node has {self._workers} workers")
         if request.round != self._round:
-            raise Refused(409, f"the report is from round {request.round}, which is not the current round of this node")
+            raise Refused(
+                409, f"the progress report is from rendezvous round {request.round}, but the current round is {self._round}"
+            )
 
 
 def _answered(status: int, text: str) -> bytes:

@@ -119,7 +119,7 @@ def read_head(head: bytes, token: str) -> Request:
         raise Refused(401, "the request has no token or a wrong token")
     round_, local_rank = place_of(words[1])
     if words[0] != "POST":
-        raise Refused(405, "only POST is allowed")
+        raise Refused(405, f"HTTP method {words[0][:20]!r} is not allowed; expected POST")
     length = headers.get("content-length", "")
     if not (length.isascii() and length.isdecimal()) or len(length) > 9:
         raise Refused(411, "the Content-Length header is missing")

@@ -60,7 +60,7 @@ def require_events(events: Any) -> None:
     missing = [name for name in NAMES if events is not None and not hasattr(events, name)]
     if missing:
         raise ValueError(
-            f"ice_events: {type(events).__name__} has no method {missing[0]}; expected None or an object with "
+            f"ice_events: {type(events).__name__} has no attribute {missing[0]}; expected None or an object with "
             f"{', '.join(NAMES)}"
         )
 
@@ -81,7 +81,7 @@ def end_softly(events: Any, workers: int, *, within: float, cut_short: Callable[
         events.finished_save_checkpoint.clear()
         events.trigger_save_checkpoint.set()
     else:
-        log.warning("not all %d workers reached a step boundary before the timeout; no checkpoint is saved", workers)
+        log.warning("not all %d workers reached the end of a training step before the timeout; no checkpoint is saved", workers)
     events.resume.set()  # before the pause is cleared: a worker that comes late must not take it for cancelled
     events.pause.clear()
     saved = paused and _patiently(lambda seconds: bool(events.finished_save_checkpoint.wait(seconds)), left, cut_short)
@@ -333,7 +333,7 @@ def _read(folder: Path, code: int) -> Ending:
         left: Left = pickle.loads((folder / ENDING).read_bytes())  # noqa: S301  by the process that we started
     except FileNotFoundError:
         raise RallypointError(
-            f"the agent process ended without a result ({describe_exit(code)}); see the log of the agent on stderr"
+            f"the agent process ended without a result ({describe_exit(code)}); the agent's log on stderr shows the cause"
         ) from None
     if left.ending is None:
         raise ConfigError(left.error)

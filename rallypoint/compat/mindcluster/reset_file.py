@@ -69,12 +69,12 @@ def read_reset(text: str) -> ResetFile:
     try:
         said = sanitize.parse(text)
     except ValueError as error:
-        raise WireError("", text[:80], "a JSON object") from error
+        raise WireError("content", text[:80], "a JSON object") from error
     if not isinstance(said, dict):
-        raise WireError("", said, "an object")
+        raise WireError("content", said, "a JSON object")
     ranks = said.get("RankList") or []  # Go writes an empty list as null
     if not isinstance(ranks, list):
-        raise WireError("RankList", ranks, "a list")
+        raise WireError("RankList", ranks, "a list of objects, one for each device")
     return ResetFile(
         entries=tuple(_entry(f"RankList[{place}]", one) for place, one in enumerate(ranks)),
         retries=_whole("RetryTime", said.get("RetryTime", 0)),
@@ -86,7 +86,7 @@ def read_reset(text: str) -> ResetFile:
 
 def _entry(path: str, said: object) -> Entry:
     if not isinstance(said, dict):
-        raise WireError(path, said, "an object")
+        raise WireError(path, said, "an object that describes a device")
     return Entry(
         rank=_whole(f"{path}.RankId", said.get("RankId")),
         status=_text(f"{path}.Status", said.get("Status", "")),

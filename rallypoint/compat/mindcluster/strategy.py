@@ -272,5 +272,5 @@ def _words(words: Iterable[_Word | str], kind: type[_Word], name: str) -> frozen
             found.add(kind(text))
         except ValueError:
             allowed = ", ".join(str(known.value) for known in kind)
-            raise ValueError(f"{name}: {word!r} is not allowed; expected {allowed}") from None
+            raise ValueError(f"{name}: {word!r} is not allowed; expected one of {allowed}") from None
     return frozenset(found)

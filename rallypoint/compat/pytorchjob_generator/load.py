@@ -222,8 +222,8 @@ class SettingsError(JobError):
 def read_settings(document: Any) -> Settings:
     """Return the settings of a document as `read_document` gives it; raises `SettingsError`, which names every problem."""
     if not isinstance(document, Mapping):
-        allowed = "a mapping with jobName and containerImage"
-        raise SettingsError([Problem(path="settings", text=f"{show(document)} is not allowed; expected {allowed}")])
+        text = f"{show(document)} is not allowed; expected a mapping with jobName and containerImage"
+        raise SettingsError([Problem(path="settings", text=text)])
     try:
         settings = Settings.model_validate(dict(document))
     except ValidationError as error:

@@ -197,7 +197,8 @@ class FrameReader:
         kind, count, size, signature = _PREFIX.unpack(self._part)
         if kind not in tuple(Kind) or count > _BUFFERS or not 0 < size <= HEAD_LIMIT:
             raise ProtocolError(
-                f"received an invalid message in a call between roles: kind {kind}, {count} buffers, {size} bytes of JSON"
+                f"received an invalid message in a call between roles: its prefix names message kind {kind}, {count} data "
+                f"buffers and {size} bytes of JSON"
             )
         self._prefix = kind, count, size, signature
         self._expect(8 * count + size)
@@ -213,7 +214,7 @@ class FrameReader:
             )
         head = load_json(text)
         if not isinstance(head, dict):
-            raise ProtocolError("received an invalid message in a call between roles; expected a JSON object")
+            raise ProtocolError("received an invalid message in a call between roles; its text must be a JSON object")
         self._head, self._sizes = head, sizes
 
     def _complete(self) -> Frame:

@@ -197,7 +197,7 @@ class Server:
         frame = channel.receive(until=time.monotonic() + _SILENCE)
         if frame.kind is not Kind.RECEIVED:
             raise ProtocolError(
-                "received an invalid message from another role; expected its confirmation that it has the result of its call"
+                "received an invalid message from the calling process; expected a confirmation that it received the result"
             )
 
     def _execute(self, name: str, value: Any, caller: Caller) -> tuple[Outcome, Frame]:
@@ -221,7 +221,7 @@ class Server:
             return Outcome(value=None)
         if not isinstance(value, list) or len(value) != 2 or not isinstance(value[0], list) or not isinstance(value[1], dict):
             raise ValueTypeError(
-                "arguments of a call between roles: expected a list of positional and a dict of keyword arguments"
+                "arguments of a call between roles: expected a list (positional arguments) and a dict (keyword arguments)"
             )
         args, kwargs = value
         if name in self._operations:
@@ -253,7 +253,7 @@ def _call_of(frame: Frame) -> tuple[list[Any], str, float, Any]:
     to, name, left = (frame.head.get(key) for key in ("to", "method", "left"))
     if frame.kind is Kind.CALL and isinstance(to, list) and len(to) == 3 and isinstance(name, str) and _is_timeout(left):
         return to, name, float(left), frame.head.get("value")  # type: ignore[arg-type]
-    raise ProtocolError("received an invalid call from another role; expected an instance, a method and a timeout")
+    raise ProtocolError("received an invalid call from another role; expected the called instance, a method and a timeout")
 
 
 def _is_timeout(left: Any) -> bool:

@@ -83,7 +83,7 @@ class _Encoder:
         if value is None or value is True or value is False or type(value) in (int, float, str):
             return value
         if depth == 0:
-            raise ValueTypeError(f"value of a call between roles: nested deeper than {DEPTH} levels")
+            raise ValueTypeError(f"value of a call between roles: is nested deeper than {DEPTH} levels")
         found = self._library(value)
         if found is not None:
             return found
@@ -167,7 +167,7 @@ class _Decoder:
         if not isinstance(tree, (list, dict)):
             return tree
         if depth == 0:
-            raise ProtocolError(f"value of a call between roles: nested deeper than {DEPTH} levels")
+            raise ProtocolError(f"invalid value in a call between roles: it is nested deeper than {DEPTH} levels")
         if isinstance(tree, list):
             return self._items(tree, depth - 1)
         key = next(iter(tree), "")
@@ -175,12 +175,12 @@ class _Decoder:
             return {name: self.value(item, depth - 1) for name, item in tree.items()}
         reader = self._readers.get(key)
         if reader is None or len(tree) != 1:
-            raise ProtocolError(f"value of a call between roles: unknown type {key[:40]!r}")
+            raise ProtocolError(f"invalid value in a call between roles: its type {key[:40]!r} is unknown")
         return reader(tree[key], depth - 1)
 
     def _items(self, told: Any, depth: int) -> list[Any]:
         if not isinstance(told, list):
-            raise ProtocolError("value of a call between roles: expected a list")
+            raise ProtocolError("invalid value in a call between roles: the items of a tuple or dict are not a list")
         return [self.value(item, depth) for item in told]
 
     def _dict(self, told: Any, depth: int) -> dict[Any, Any]:
@@ -188,18 +188,20 @@ class _Decoder:
         try:
             return {key: value for key, value in pairs}  # noqa: C416  the pairs are checked by unpacking them
         except (TypeError, ValueError) as error:
-            raise ProtocolError("value of a call between roles: invalid dict; expected a list of [key, value] pairs") from error
+            raise ProtocolError(
+                "invalid value in a call between roles: malformed dict; expected a list of [key, value] pairs"
+            ) from error
 
     def _buffer(self, index: Any) -> Buffer:
         if type(index) is not int or not 0 <= index < len(self._buffers):
             raise ProtocolError(
-                f"value of a call between roles: refers to buffer {str(index)[:40]}, but the message has "
-                f"{len(self._buffers)} buffers"
+                f"invalid value in a call between roles: it refers to data buffer {str(index)[:40]}, but the message "
+                f"has {len(self._buffers)} data buffers"
             )
         # A copy for each mention of one buffer would make gigabytes of a small message.
         if index in self._read:
             raise ProtocolError(
-                f"value of a call between roles: buffer {index} belongs to two values; expected one value for each buffer"
+                f"invalid value in a call between roles: two values use data buffer {index}; expected one value for each buffer"
             )
         self._read.add(index)
         return self._buffers[index]
@@ -207,7 +209,8 @@ class _Decoder:
     def _shaped(self, told: Any, size: int) -> tuple[Any, ...]:
         if not isinstance(told, list) or len(told) != size or not isinstance(told[0], str):
             raise ProtocolError(
-                f"value of a call between roles: expected a list of {size} items, the first of which is the name of a type"
+                f"invalid value in a call between roles: for an array, scalar or tensor, expected a list of {size} "
+                "items that begins with the name of a type"
             )
         return tuple(told)
 
@@ -232,7 +235,8 @@ class _Decoder:
         kind = getattr(torch, name, None) if name in _TORCH else None
         if kind is None:
             raise ProtocolError(
-                f"value of a call between roles: torch type {name[:40]!r} is not allowed; expected a type such as float32"
+                f"invalid value in a call between roles: torch type {name[:40]!r} is not allowed; expected a type "
+                "such as float32"
             )
         buffer = self._buffer(index)
         _require_size(buffer, kind.itemsize, _dimensions(shape))
@@ -243,20 +247,22 @@ class _Decoder:
     def _unpickle(self, told: Any, _: int) -> Any:
         if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], str):
             raise ProtocolError(
-                "value of a call between roles: invalid pickle; expected a buffer and the digest of this buffer"
+                "invalid value in a call between roles: malformed pickle; expected the number of a data "
+                "buffer and the SHA-256 digest of this buffer"
             )
         if not self._pickles:
             raise ProtocolError(
-                "value of a call between roles: a pickle is not allowed; set `rpc: {pickle: true}` in the job file"
+                "invalid value in a call between roles: pickles are not allowed; to allow them, set "
+                "`rpc: {pickle: true}` in the job file"
             )
         text = self._buffer(told[0])
         if not hmac.compare_digest(hashlib.sha256(text).hexdigest().encode(), told[1].encode("utf-8", "replace")):
-            raise ProtocolError("value of a call between roles: the digest of the pickle is wrong")
+            raise ProtocolError("invalid value in a call between roles: the SHA-256 digest of a pickle is wrong")
         try:
             return pickle.loads(text)  # noqa: S301  the job allows it, and the digest is signed with the job's secret
         except Exception as error:  # any class may define how it is unpickled
             raise ProtocolError(
-                f"value of a call between roles: cannot be unpickled: {type(error).__name__}: {error}"
+                f"invalid value in a call between roles: a pickle cannot be loaded: {type(error).__name__}: {error}"
             ) from error
 
 
@@ -284,20 +290,21 @@ def _numpy_type(name: str) -> tuple[Any, Any]:
     numpy = _import("numpy", "numpy array")
     if not _DTYPE.fullmatch(name):
         raise ProtocolError(
-            f"value of a call between roles: array type {name[:40]!r} is not allowed; expected a NumPy type such as <f4"
+            f"invalid value in a call between roles: array type {name[:40]!r} is not allowed; expected a NumPy type such as <f4"
         )
     try:
         return numpy, numpy.dtype(name)
     except (TypeError, ValueError) as error:
         raise ProtocolError(
-            f"value of a call between roles: array type {name!r} is not allowed; expected a NumPy type such as <f4"
+            f"invalid value in a call between roles: array type {name!r} is not allowed; expected a NumPy type such as <f4"
         ) from error
 
 
 def _dimensions(shape: Any) -> Sequence[int]:
     if not isinstance(shape, list) or len(shape) > _DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
         raise ProtocolError(
-            f"value of a call between roles: shape {str(shape)[:80]} is not allowed; expected at most {_DIMENSIONS} numbers"
+            f"invalid value in a call between roles: shape {str(shape)[:80]} is not allowed; expected a list of at most "
+            f"{_DIMENSIONS} whole numbers, 0 or more"
         )
     return shape
 
@@ -308,15 +315,17 @@ def _refused(shape: Sequence[int]) -> Iterator[None]:
     try:
         yield
     except (ValueError, RuntimeError, OverflowError, TypeError) as error:
-        raise ProtocolError(f"value of a call between roles: shape {str(shape)[:80]} is not allowed: {error}") from error
+        raise ProtocolError(
+            f"invalid value in a call between roles: shape {str(shape)[:80]} is not allowed: {error}"
+        ) from error
 
 
 def _require_size(buffer: Buffer, itemsize: int, shape: Sequence[int]) -> None:
     expected = itemsize * math.prod(shape)
     if len(buffer) != expected:
         raise ProtocolError(
-            f"value of a call between roles: an array or tensor has {len(buffer)} bytes; expected {expected}, from "
-            "its type and shape"
+            f"invalid value in a call between roles: an array or tensor has {len(buffer)} bytes of "
+            f"data, but its type and shape require {expected}"
         )
 
 
@@ -325,5 +334,5 @@ def _import(name: str, what: str) -> Any:
         return __import__(name)
     except ImportError as error:
         raise ProtocolError(
-            f"value of a call between roles: contains a {what}, but this process cannot import {name}"
+            f"invalid value in a call between roles: it contains a {what}, but this process cannot import {name}"
         ) from error

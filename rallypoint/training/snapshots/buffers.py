@@ -148,7 +148,7 @@ class Buffers:
             newer = ages[newest][0]
             raise CheckpointError(
                 f"snapshots: a worker with the newer fencing token {newer} has already written to {self.area}; this worker "
-                f"has token {fence}"
+                f"has the older token {fence}"
             )
         spared = sorted((b for b in ages if every and ages[b][1] % every == 0), key=lambda buffer: ages[buffer])[-2:]
         # What is not complete comes first, then the oldest.

@@ -84,11 +84,11 @@ def test_a_description_has_the_aliases_of_dlrover():
     ("fields", "told"),
     [
         pytest.param({"entry_point": "train"}, "'train' is not allowed; expected a function or class", id="entrypoint"),
-        pytest.param({"resource": {}}, "Resource must not be empty; expected cpu, memory", id="empty"),
+        pytest.param({"resource": {}}, "resource: is empty; expected at least one of cpu, memory", id="empty"),
         pytest.param({"resource": {"cpu": float("nan")}}, "finite number", id="NaN"),
         pytest.param(
             {"resource": {"gpu": 2, "acc": 1}},
-            "acc: 1 is not allowed; expected 2, the value of the same field",
+            "acc: 1 is not allowed; expected 2, because the field accelerator and its aliases",
             id="two values",
         ),
         pytest.param({"total": 5, "per_group": 3}, "a number divisible by per_group 3", id="sizes"),

@@ -421,7 +421,7 @@ def test_events_of_other_kinds_are_taken(pool: ThreadPoolExecutor) -> None:
 def test_an_object_without_the_names_is_refused() -> None:
     """It is told which one is missing."""
     require_events(None)
-    with pytest.raises(ValueError, match="ice_events: SimpleNamespace has no method pause"):
+    with pytest.raises(ValueError, match="ice_events: SimpleNamespace has no attribute pause"):
         require_events(SimpleNamespace())
 
 

@@ -127,7 +127,7 @@ def test_recovery_of_processes_needs_a_graceful_deletion(word, labels, path):
         plan_of(labels, {"recover-strategy": f"{word},dump"})
 
     assert str(caught.value) == (
-        f"{path} is not allowed with the recovery strategies {word}; expected grace (label fault-scheduling)"
+        f"{path} is not allowed with the recovery strategies {word}; expected grace, as value of the label fault-scheduling"
     )
 
 

@@ -1,4 +1,4 @@
-"""MindCluster's reset file: what is read of it, which entries are graceful fault tolerance's, and what is refused."""
+"""MindCluster's content: what is read of it, which entries are graceful fault tolerance's, and what is refused."""
 
 from __future__ import annotations
 
@@ -71,13 +71,13 @@ def test_which_policies_are_graceful_fault_tolerances(policy: str | None, foreig
     [
         pytest.param(
             "",
-            "value: '' is not allowed; expected a JSON object",
+            "content: '' is not allowed; expected a JSON object",
             id="empty",
         ),
         pytest.param('{"RankList": [', "expected a JSON object", id="half written"),
         pytest.param(
             "[]",
-            "value: [] is not allowed; expected an object",
+            "content: [] is not allowed; expected a JSON object",
             id="no object",
         ),
         pytest.param(

@@ -111,7 +111,7 @@ def test_announced_sizes_are_limited_before_memory_is_allocated(monkeypatch):
 
 def test_a_head_that_is_no_object_is_refused():
     """The signature alone is not enough."""
-    with pytest.raises(ProtocolError, match="expected a JSON object"):
+    with pytest.raises(ProtocolError, match="must be a JSON object"):
         feed(FrameReader(KEY), written([Frame(kind=Kind.CALL, head=[1])]))  # type: ignore[arg-type]
 
 

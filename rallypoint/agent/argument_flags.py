@@ -72,7 +72,7 @@ def argument_fields(args: argparse.Namespace) -> dict[str, Any]:
     if not 1024 <= port <= 65520:
         raise UsageError(f"--training-port {port}: not allowed; expected a port, 1024 to 65520")
     if relaunches is not None and relaunches < 1:
-        raise UsageError(f"--relaunch-on-worker-failure {relaunches}: not allowed; expected 1 or more")
+        raise UsageError(f"--relaunch-on-worker-failure {relaunches}: not allowed; expected a number of relaunches, 1 or more")
     return {
         "accelerator": args.accelerator,
         "service_type": args.service_type or "",

@@ -95,8 +95,8 @@ class DirectoryServer:
             raise web.HTTPBadRequest(text=str(error)) from error
         if entry.name != request.match_info["name"]:
             raise web.HTTPBadRequest(
-                text=f"name {request.match_info['name'][:80]!r} in the URL is not allowed; "
-                f"expected {entry.name}, the name in the entry"
+                text=f"role directory: name {request.match_info['name'][:80]!r} in the URL is not allowed; "
+                f"expected {entry.name}, the name of the instance in the request"
             )
         try:
             accepted = self._directory.announce(entry)
@@ -104,8 +104,8 @@ class DirectoryServer:
             raise web.HTTPInsufficientStorage(text=str(error)) from error
         if not accepted:
             raise web.HTTPConflict(
-                text=f"the address of {entry.name} was rejected, because a newer process of {entry.name} has already "
-                "published its address"
+                text=f"the address of instance {entry.name} was rejected, because a newer process of the same instance "
+                "has already published its own address"
             )
         return web.Response()
 

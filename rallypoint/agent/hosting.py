@@ -116,5 +116,5 @@ async def _require_coordinator(meeting: Meeting, tls: Tls | None) -> None:
         known = await speaks_rallypoint(endpoint, tls)
     if not known:
         raise ConfigError(
-            f"{endpoint.address}: port {meeting.port} is in use by another program; choose another --rdzv-endpoint"
+            f"--rdzv-endpoint {endpoint.address}: port {meeting.port} is in use by another program; choose another port"
         )

@@ -37,7 +37,7 @@ _EXIT_GRACE = 86400
 def node_unit(unit: int, low: int, high: int) -> int:
     """Return the unit, which must divide both bounds of the world."""
     if unit < 1:
-        raise UsageError(f"--node-unit {unit}: not allowed; expected 1 or more")
+        raise UsageError(f"--node-unit {unit}: not allowed; expected a number of nodes, 1 or more")
     if low % unit or high % unit:
         raise UsageError(f"--node-unit {unit}: not allowed; expected a divisor of both bounds of --nnodes {low}:{high}")
     return unit
@@ -75,7 +75,7 @@ def interval(seconds: float) -> float:
 def standbys(number: int | None) -> int | None:
     """Return the number, or None where nobody said one."""
     if number is not None and number < 0:
-        raise UsageError(f"--standby {number}: not allowed; expected 0 or more")
+        raise UsageError(f"--standby {number}: not allowed; expected a number of standbys, 0 or more")
     return number
 
 

@@ -123,7 +123,7 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
     conf = parse_rdzv_conf(args.rdzv_conf)
     low, high = _nodes(args)
     if args.max_restarts < 0:
-        raise UsageError(f"--max-restarts {args.max_restarts}: not allowed; expected 0 or more")
+        raise UsageError(f"--max-restarts {args.max_restarts}: not allowed; expected a number of restarts, 0 or more")
     static = args.rdzv_backend == "static" and high > 1
     streams, meeting = read_streams(args), _meeting(args, high, conf)
     return RunOptions(

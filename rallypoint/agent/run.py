@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
             evidence = tuple(map(str, sorted(logs.glob("round-*/hang-*.txt"))))
         if evidence:
             where = evidence[0] if len(evidence) == 1 else logs
-            log.warning("saved the worker stacks of each hang: hangs=%d file=%s", len(evidence), where)
+            log.warning("saved the stacks of all workers for each hang: hangs=%d file=%s", len(evidence), where)
         if temporary and not evidence:
             shutil.rmtree(logs, ignore_errors=True)
     if ending.node.verdict is not None and ending.code != Exit.OK:

@@ -71,7 +71,9 @@ def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) ->
     except (OSError, RuntimeError) as error:  # RuntimeError: the user has no home
         if options.plan.max_nodes == 1:
             # The run has one agent, so a random secret is sufficient.
-            log.info("cannot read or create the key file of this user (%s); this run of one agent uses a random secret", error)
+            log.info(
+                "cannot read or create this user's key file (%s); this run has one node and uses a random secret instead", error
+            )
             return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(
             f"{env.SECRET}: is not set, and the agent cannot read or create the file from which it derives a secret: {error}. "

@@ -56,7 +56,8 @@ def parse_std(text: str, flag: str) -> tuple[int, dict[int, int]]:
         rank, _, std = item.strip().partition(":")
         if not rank.isdecimal() or std not in ("0", "1", "2", "3"):
             raise UsageError(
-                f"{flag} {text}: not allowed; expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), or LOCAL_RANK:N,..."
+                f"{flag} {text}: not allowed; expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), "
+                "or such a number for each local rank, as in 0:1,1:3"
             )
         by_rank[int(rank)] = int(std)
     return 0, by_rank

@@ -144,7 +144,7 @@ def verify(checkpoint: Checkpoint) -> Manifest:
         manifest = loads(Manifest, (path / MANIFEST).read_bytes())
         if (manifest.version, manifest.fence, manifest.step) != (_VERSION, checkpoint.fence, checkpoint.step):
             raise DamagedCheckpointError(
-                f"{path}: the manifest belongs to another checkpoint, or its format version is not supported"
+                f"checkpoint {path}: {MANIFEST} belongs to another checkpoint, or its format version is not supported"
             )
         for name, entry in manifest.files.items():
             _check(path / name, entry)
@@ -193,9 +193,9 @@ def surplus(ordered: Sequence[Checkpoint], complete: Sequence[Checkpoint], keep:
 def _check(path: Path, entry: FileEntry) -> None:
     size = path.stat().st_size
     if size != entry.size:
-        raise DamagedCheckpointError(f"{path}: has {size} bytes; the manifest expects {entry.size}")
+        raise DamagedCheckpointError(f"checkpoint file {path}: has {size} bytes; expected {entry.size}, as {MANIFEST} states")
     if entry.sha256 and _digest(path) != entry.sha256:
-        raise DamagedCheckpointError(f"{path}: SHA-256 does not match the manifest")
+        raise DamagedCheckpointError(f"checkpoint file {path}: its SHA-256 is not the one in {MANIFEST}")
 
 
 def _entry(path: Path) -> FileEntry:

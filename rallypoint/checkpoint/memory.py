@@ -183,13 +183,15 @@ def pinned(one: Held) -> Iterator[int]:
         try:
             fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            raise DamagedCheckpointError(f"{one.path}: another process is writing this snapshot") from error
+            raise DamagedCheckpointError(f"snapshot {one.path}: another process is writing this snapshot") from error
         now = _text(one.path.with_suffix(HEADER))
         if now != one.text:
-            raise DamagedCheckpointError(f"{one.path}: another process has overwritten this snapshot")
+            raise DamagedCheckpointError(f"snapshot {one.path}: another process has overwritten this snapshot")
         size = os.fstat(fd).st_size
         if size < one.part.size:
-            raise DamagedCheckpointError(f"{one.path}: has {size} bytes; its header expects {one.part.size}")
+            raise DamagedCheckpointError(
+                f"snapshot {one.path}: has {size} bytes; expected {one.part.size}, as its header states"
+            )
         yield fd
     finally:
         os.close(fd)

@@ -66,7 +66,7 @@ class LiveAccess:
         if place.kubeconfig:
             raise NotLiveError(
                 "This tab shows only the data that the task published, no live data: "
-                "the task has its own kubeconfig, which the API server does not read."
+                "the task has its own kubeconfig, which Airflow's API server does not read."
             )
         if place.conn_id not in self.connections:
             how = f"connection {place.conn_id!r} is not in {OPTION}" if place.conn_id else "the task uses no connection"
@@ -84,7 +84,7 @@ class LiveAccess:
         if place.home and Path(place.home) != self.home:
             raise NotLiveError(
                 "This tab shows only the data that the task published, no live data: "
-                "the task uses another folder than the API server's $RALLYPOINT_HOME."
+                "$RALLYPOINT_HOME of the task is not the folder that Airflow's API server uses."
             )
         return Place(backend=LOCAL)
 

@@ -122,7 +122,7 @@ def read_verdict(value: Any, path: str) -> Verdict:
     """Read `succeeded`, `failed` or an object; raises `WireError`."""
     if isinstance(value, str):
         if value not in _VERDICTS:
-            raise WireError(path, value, f"one of {', '.join(_VERDICTS)}, or an object with outcome, reason and message")
+            raise WireError(path, value, f"{', '.join(_VERDICTS)}, or an object with outcome, reason and message")
         return _VERDICTS[value]
     return codec.from_json(Verdict, value, path=path)
 

@@ -67,7 +67,12 @@ def search(patterns: tuple[str, ...], text: str) -> frozenset[str]:
     found, expressions = set(), []
     for pattern in dict.fromkeys(patterns):
         if len(pattern) > PATTERN_LENGTH:  # a script can write its own plan
-            log.warning("log_pattern %r... has %d characters; the limit is %d", pattern[:80], len(pattern), PATTERN_LENGTH)
+            log.warning(
+                "log_pattern %r... has %d characters; expected at most %d, so the rule counts as not matching",
+                pattern[:80],
+                len(pattern),
+                PATTERN_LENGTH,
+            )
         elif _SPECIAL.search(pattern):
             expressions.append(pattern)
         elif pattern in text:
@@ -79,7 +84,11 @@ def search(patterns: tuple[str, ...], text: str) -> frozenset[str]:
             found.add(pattern)
         elif result is not False:
             why = str(result)[:200]
-            log.warning("cannot search log_pattern %r: %s; the rule does not match. Simplify the pattern", pattern[:200], why)
+            log.warning(
+                "cannot search the log for log_pattern %r: %s; its rule counts as not matching. Simplify the pattern",
+                pattern[:200],
+                why,
+            )
     return frozenset(found)
 
 

@@ -203,9 +203,9 @@ def _read(line: bytes, words: dict[str, type[Any]]) -> Any:
     try:
         data = parse(line)
     except ValueError as error:
-        raise WireError("line", line[:80], "a JSON object") from error
+        raise WireError("message between agent and worker", line[:80], "a JSON object") from error
     if not isinstance(data, dict):
-        raise WireError("line", data, "a JSON object")
+        raise WireError("message between agent and worker", data, "a JSON object")
     kind = data.pop("kind", None)
     cls = words.get(kind) if isinstance(kind, str) else None
     if cls is None:

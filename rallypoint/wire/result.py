@@ -23,7 +23,7 @@ RESULT_LIMIT = 48 * 1024
 #: Levels that it may have; less than what anything may have that it becomes a part of.
 _DEPTH = sanitize.DEPTH_LIMIT - 8
 
-_WAY_OUT = "save larger results with the checkpoint and return the path"
+_WAY_OUT = "save larger values with the checkpoint, and use the path as the value"
 
 
 def result_text(value: Any, *, limit: int = RESULT_LIMIT) -> str:
@@ -48,7 +48,9 @@ def _bounded(write: Callable[[], str], value: Any, what: str, limit: int = RESUL
         size = len(text.encode())
     except (TypeError, ValueError, RecursionError) as error:
         raise WireError(
-            what, type(value).__name__, f"a JSON value ({error}); save other objects with the checkpoint and return the path"
+            what,
+            type(value).__name__,
+            f"a JSON value ({error}); save other objects with the checkpoint, and use the path as the value",
         ) from error
     if size > limit:
         unit = " (48 KiB)" if limit == RESULT_LIMIT else " in a pod of this role"

@@ -92,15 +92,13 @@ def role_plans(plan: Plan) -> tuple[RolePlan, ...]:
 def _checked(roles: tuple[RolePlan, ...]) -> tuple[RolePlan, ...]:
     units = sum(role.units for role in roles)
     if units > UNITS:
-        raise codec.WireError("roles", f"{units} instances", f"at most {UNITS} instances of simple roles")
+        raise codec.WireError("roles", f"{units} instances", f"at most {UNITS} instances in all simple roles together")
     nodes = sum(role.nodes for role in roles if role.elastic)
     if nodes > NODES:
-        raise codec.WireError("roles", f"{nodes} nodes", f"at most {NODES} nodes of elastic roles")
+        raise codec.WireError("roles", f"{nodes} nodes", f"at most {NODES} nodes in all elastic roles together")
     devices = sum(role.total * math.ceil(role.share) for role in roles)
     if devices > DEVICES:
-        raise codec.WireError(
-            "roles", f"{devices} devices", f"at most {DEVICES} devices for the instances of all roles together"
-        )
+        raise codec.WireError("roles", f"{devices} devices", f"at most {DEVICES} devices in all roles together")
     return roles
 
 

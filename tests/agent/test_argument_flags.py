@@ -67,7 +67,11 @@ def test_what_a_run_cannot_do_is_told() -> None:
     ("words", "said"),
     [
         pytest.param(("--training-port", "0"), "--training-port 0: not allowed; expected a port", id="no port"),
-        pytest.param(("--relaunch-on-worker-failure", "0"), "-failure 0: not allowed; expected 1 or more", id="no replacement"),
+        pytest.param(
+            ("--relaunch-on-worker-failure", "0"),
+            "-failure 0: not allowed; expected a number of relaunches, 1 or more",
+            id="no replacement",
+        ),
         pytest.param(("--service-type", "soap"), "--service-type soap: not allowed; expected grpc, http", id="no service"),
         pytest.param(("--xpu-type", "amd"), "--xpu-type amd: not allowed; expected nvidia, ascend", id="no devices"),
         pytest.param(("--pre-check-ops", "os.abort()"), "--pre-check-ops os.abort(): not allowed", id="no literal"),

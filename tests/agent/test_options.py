@@ -151,8 +151,10 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
         pytest.param("--exit-grace -1 t.py", r"--exit-grace -1: not allowed; expected seconds, 0 to", id="exit grace"),
         pytest.param("--exit-grace nan t.py", r"--exit-grace nan: not allowed; expected seconds", id="exit grace is no number"),
         pytest.param("--exit-grace 1e9 t.py", r"--exit-grace 1e\+09: not allowed; expected seconds", id="exit grace of years"),
-        pytest.param("--standby -1 t.py", r"--standby -1: not allowed; expected 0 or more", id="standbys"),
-        pytest.param("--node-unit 0 t.py", r"--node-unit 0: not allowed; expected 1 or more", id="no unit"),
+        pytest.param(
+            "--standby -1 t.py", r"--standby -1: not allowed; expected a number of standbys, 0 or more", id="standbys"
+        ),
+        pytest.param("--node-unit 0 t.py", r"--node-unit 0: not allowed; expected a number of nodes, 1 or more", id="no unit"),
         pytest.param(
             "--nnodes 2:3 --node-unit 2 --rdzv-endpoint h:1 t.py",
             "--node-unit 2: not allowed; expected a divisor of both bounds of --nnodes 2:3",
@@ -179,7 +181,9 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
             "--nproc-per-node many t.py", r"--nproc-per-node many: .* a number from 1, cpu, gpu or auto", id="workers"
         ),
         pytest.param("--nproc-per-node 0 t.py", r"--nproc-per-node 0", id="no worker"),
-        pytest.param("--max-restarts -1 t.py", r"--max-restarts -1: not allowed; expected 0 or more", id="restarts"),
+        pytest.param(
+            "--max-restarts -1 t.py", r"--max-restarts -1: not allowed; expected a number of restarts, 0 or more", id="restarts"
+        ),
         pytest.param("--rdzv-conf =1 t.py", r"--rdzv-conf: setting =1 is not allowed; expected KEY=VALUE", id="no key"),
         pytest.param("--rdzv-conf timeout=soon t.py", r"--rdzv-conf timeout 'soon'", id="seconds"),
         pytest.param("--rdzv-backend c10d --nnodes 2 t.py", r"--rdzv-endpoint: is required for --nnodes 2", id="no endpoint"),
@@ -295,7 +299,9 @@ def test_a_variable_that_is_no_switch_is_an_error() -> None:
         pytest.param("PET_NNODES", "0", "0: not allowed; expected N or MIN:MAX", id="torchrun's"),
         pytest.param("PET_MAX_RESTARTS", "x", "'x': not allowed; expected a whole number", id="no number"),
         pytest.param("RALLYPOINT_MAX_RESTARTS", "x", "'x': not allowed; expected a whole number", id="no number in ours"),
-        pytest.param("RALLYPOINT_MAX_RESTARTS", "-1", "-1: not allowed; expected 0 or more", id="a small number"),
+        pytest.param(
+            "RALLYPOINT_MAX_RESTARTS", "-1", "-1: not allowed; expected a number of restarts, 0 or more", id="a small number"
+        ),
         pytest.param("RALLYPOINT_HANG_DOWNTIME", "soon", "'soon': not allowed; expected a number", id="no minutes"),
         pytest.param("RALLYPOINT_PRECHECK", "9", "9: not allowed; expected 0, 1, 2", id="a choice"),
         pytest.param("RALLYPOINT_NETWORK_CHECK", "maybe", "'maybe': not allowed; expected 0 or 1", id="a switch"),

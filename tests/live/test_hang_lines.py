@@ -19,7 +19,7 @@ from tests.waiting import PATIENCE
 needs("torch")
 
 SCRIPTS = Path(__file__).parent / "scripts"
-ALL_STACKS = re.compile(r"saved the worker stacks of each hang: hangs=\d+ file=(\S+)")
+ALL_STACKS = re.compile(r"saved the stacks of all workers for each hang: hangs=\d+ file=(\S+)")
 
 
 @pytest.mark.extended

@@ -36,10 +36,12 @@ def test_what_is_opened(noted, opened):
 @pytest.mark.parametrize(
     ("noted", "says"),
     [
-        pytest.param(Place(backend="local", home="/tmp/x"), "the task uses another folder than", id="another home"),
+        pytest.param(
+            Place(backend="local", home="/tmp/x"), "is not the folder that Airflow's API server uses", id="another home"
+        ),
         pytest.param(
             Place(backend="local", home=f"{HOME}/../x"),
-            "the task uses another folder than",
+            "is not the folder that Airflow's API server uses",
             id="another home by the way of ours",
         ),
         pytest.param(Place(backend="kubernetes"), "uses no connection", id="no connection"),

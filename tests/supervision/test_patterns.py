@@ -81,7 +81,10 @@ def test_too_long_a_pattern_is_named_in_a_short_line(caplog):
     assert not search((pattern,), pattern)
 
     assert caplog.messages == [
-        f"log_pattern '{'ab' * 40}'... has {2 * PATTERN_LENGTH} characters; the limit is {PATTERN_LENGTH}"
+        (
+            f"log_pattern '{'ab' * 40}'... has {2 * PATTERN_LENGTH} characters; "
+            f"expected at most {PATTERN_LENGTH}, so the rule counts as not matching"
+        )
     ]
 
 

@@ -65,9 +65,7 @@ def test_on_other_ranks_a_result_is_checked_and_dropped(monkeypatch):
 @pytest.mark.parametrize(
     ("value", "says"),
     [
-        pytest.param(
-            "x" * RESULT_LIMIT, r"at most 49152 bytes \(48 KiB\); save larger results with the checkpoint", id="large"
-        ),
+        pytest.param("x" * RESULT_LIMIT, r"at most 49152 bytes \(48 KiB\); save larger values with the checkpoint", id="large"),
         pytest.param(
             object(),
             "'object' is not allowed; expected a JSON value",

@@ -133,7 +133,7 @@ def role(**changed: Any) -> dict[str, Any]:
         ({"devices": "1" * 14}, "expected a text of at most 13 characters"),
         (
             {"devices": "999999"},
-            f"roles: '3999996 devices' is not allowed; expected at most {DEVICES} devices for",
+            f"roles: '3999996 devices' is not allowed; expected at most {DEVICES} devices in all roles together",
         ),
     ],
 )
@@ -153,7 +153,7 @@ def test_many_roles_are_refused_together() -> None:
     with pytest.raises(codec.WireError, match="at most 16384 instances"):
         role_plans(plan(role(total=UNITS), role(name="other")))
     for nodes in ({"total": NODES}, {"total": 1, "plan": {"max_nodes": NODES}}):
-        with pytest.raises(codec.WireError, match="at most 16384 nodes of elastic roles"):
+        with pytest.raises(codec.WireError, match="at most 16384 nodes in all elastic roles together"):
             role_plans(plan(role(elastic=True, **nodes), role(elastic=True, name="other")))
     fields = codec.to_json(plan()) | {"roles": [role()] * 257}
     with pytest.raises(codec.WireError, match="collection of 257"):

@@ -152,7 +152,7 @@ async def _publish_first(shell: Coordinator, home: Home) -> None:
     try:
         await shell.publish_first()
     except OSError as error:
-        raise ConfigError(f"{home.where}: cannot write the job status: {error.strerror or error}") from error
+        raise ConfigError(f"cannot write the job status to {home.where}: {error.strerror or error}") from error
 
 
 async def _serve(shell: Coordinator, home: Home, plan: Plan, clock: Clock) -> None:

@@ -40,7 +40,7 @@ class LeaseHeartbeat:
         except ApiError as error:
             log.log(
                 logging.WARNING if error.refused and not self._refused else logging.DEBUG,
-                "cannot read the supervisor heartbeat: %s",
+                "the coordinator cannot read the heartbeat of the supervisor: %s",
                 error,
             )
             self._refused = error.refused

@@ -60,7 +60,7 @@ class FileHeartbeat:
                 beat = file.read(_BEAT_LIMIT) if stat.S_ISREG(found.st_mode) else b""
                 return f"{heartbeat.name} {found.st_mtime_ns} {beat!r}" if beat else None
         except (OSError, TypeError, ValueError) as error:
-            log.debug("cannot read the supervisor heartbeat: %s", error)
+            log.debug("the coordinator cannot read the heartbeat of the supervisor: %s", error)
             return None
 
 

@@ -107,6 +107,6 @@ def refuse_later(known: JobStatus | None, status: JobStatus, where: object) -> N
     theirs, ours = (known.fence.attempt, known.fence.term), (status.fence.attempt, status.fence.term)
     if theirs > ours:
         raise StaleError(
-            f"{where}: a newer coordinator (attempt {theirs[0]}, term {theirs[1]}) has published its status; this "
-            f"coordinator has attempt {ours[0]}, term {ours[1]}"
+            f"job status in {where}: a newer coordinator (attempt {theirs[0]}, term {theirs[1]}) has published its status; "
+            f"this coordinator has attempt {ours[0]}, term {ours[1]}"
         )

@@ -169,7 +169,9 @@ class NodeAgent:
         """Pass on what came over a worker's line."""
         known = 0 <= local_rank < self._config.plan.nproc_per_node
         if not known:
-            log.warning("the agent ignored the message of a worker: no worker of this node has local rank %d", local_rank)
+            log.warning(
+                "the agent ignored a message with local rank %d, because no worker of this node has this local rank", local_rank
+            )
         elif word is None:  # its line is closed
             self._events.put_nowait(Announced(round=self._node.round, local_rank=local_rank, able=False))
         elif isinstance(word, wire.Hello):

@@ -82,7 +82,7 @@ class Lines:
                     self._heard(local_rank, word)
         except (OSError, ValueError) as error:  # a line that is too long is a `ValueError`, as a word that is none
             told = error if isinstance(error, WireError) else f"{type(error).__name__}: {error}"
-            log.warning("the agent closed its connection to a worker: %s", told)
+            log.warning("cannot read a message of a worker (%s); the agent closed its connection to this worker", told)
         finally:
             self._open.discard(writer)
             writer.close()

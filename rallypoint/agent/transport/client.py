@@ -221,7 +221,7 @@ class CoordinatorClient:
             self._endpoint = await self._source.read()
             self._looked_at = self._clock()
         if self._endpoint is None:
-            raise UnreachableError(f"{self._source}: no coordinator has announced its address yet")
+            raise UnreachableError(f"no coordinator has announced its address yet in {self._source}")
         if self._endpoint.term > 0:
             self._refuse_older((self._endpoint.attempt, self._endpoint.term), self._endpoint)
         return self._endpoint

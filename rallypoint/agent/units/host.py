@@ -201,7 +201,7 @@ class Host:
         log.info("%s", reason)
         if unit.removed:
             # It is lost with its host, whatever its exit code: this was no end of its own, and no place for its next life.
-            log.info("instance %s ended because the supervisor removed its host", name)
+            log.info("instance %s ended because the supervisor stopped this process, which starts the instances", name)
             return
         told = UnitExit(exit_code=code, reason=reason, ended_at=ended_at, error=said, result=_result(unit))
         _ended(unit, told)

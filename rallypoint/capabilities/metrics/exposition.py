@@ -69,7 +69,9 @@ def _job(status: JobStatus) -> Iterator[Family]:
     yield _gauge("rallypoint_build_info", "Version of the coordinator, as a label.", {("version", __version__): 1})
     yield _gauge("rallypoint_job_info", "Name of the job, as a label.", {("job_name", status.job): 1})
     yield _gauge("rallypoint_attempt", "Number of the attempt, from 1.", status.fence.attempt)
-    yield _gauge("rallypoint_coordinator_term", "How many coordinators the job has had, this one included.", status.fence.term)
+    yield _gauge(
+        "rallypoint_coordinator_term", "How many coordinators the job has had, the current one included.", status.fence.term
+    )
     yield _gauge(
         "rallypoint_job_state",
         "1 for the current state of the attempt, 0 for the other states.",
@@ -89,7 +91,9 @@ def _world(status: JobStatus) -> Iterator[Family]:
     by = {("state", "silent"): silent, ("state", "absent"): status.missing_count - silent}
     yield _gauge("rallypoint_missing_nodes", missing, by)
     longest = max((status.updated_at - one.since for one in status.missing), default=0.0)
-    yield _gauge("rallypoint_missing_seconds", "Seconds since the longest-missing node was last seen.", longest)
+    yield _gauge(
+        "rallypoint_missing_seconds", "Seconds since the last report of the node that has been missing longest.", longest
+    )
 
 
 def _faults(status: JobStatus) -> Iterator[Family]:
@@ -133,7 +137,7 @@ def _training(status: JobStatus) -> Iterator[Family]:
     saved = progress.checkpoint_at or None
     yield _gauge("rallypoint_checkpoint_timestamp_seconds", "Unix time of the last reported checkpoint.", saved)
     age = None if saved is None else now - saved
-    yield _gauge("rallypoint_checkpoint_age_seconds", "Seconds since the last new checkpoint.", age)
+    yield _gauge("rallypoint_checkpoint_age_seconds", "Seconds since the last reported checkpoint.", age)
 
 
 def _rate(status: JobStatus) -> float | None:

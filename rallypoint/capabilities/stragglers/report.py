@@ -20,7 +20,7 @@ def gauges(status: JobStatus) -> Iterator[Gauge]:
     yield Gauge(name="rallypoint_straggler_ranks", help="Number of ranks that are slower than the others.", value=len(slow))
     yield Gauge(
         name="rallypoint_straggler_score",
-        help="Ratio of a slow rank's own time per step to that of the other ranks.",
+        help="Time of a slow rank per step, without waiting for other ranks, as a multiple of the median.",
         value={("rank", str(one.rank)): one.score for one in slow[:_SCORED]},
     )
 

@@ -130,8 +130,8 @@ def _result(said: Any) -> tuple[bool, str, Sequence[Any]]:
     result = getattr(said, "result", None)
     if not isinstance(result, int):
         raise TypeError(
-            f"the pre-check operator's check() returned {said!r}; expected true, false, or an object with result, result_msg "
-            "and abnormal_nodes"
+            f"the method check() of the pre-check operator returned {said!r}; expected True, False, or an object with result, "
+            "result_msg and abnormal_nodes"
         )
     return result == 0, str(getattr(said, "result_msg", "") or ""), tuple(getattr(said, "abnormal_nodes", None) or ())
 

@@ -318,7 +318,7 @@ def test_the_least_is_a_check_that_says_yes_or_no() -> None:
         pytest.param("Raises", "check raised OSError: no such device", id="it raises"),
         pytest.param(
             "Says",
-            "check raised TypeError: the pre-check operator's check() returned 'fine'; expected true, false",
+            "check raised TypeError: the method check() of the pre-check operator returned 'fine'; expected True, False",
             id="it says something else",
         ),
     ],

@@ -69,7 +69,10 @@ def read_answer(text: str) -> Collectives:
 def _groups(told: Sequence[object]) -> Iterator[GroupSeen]:
     for one in told:
         if not isinstance(one, list) or len(one) != 6 or not isinstance(one[5], list):
-            raise ValueError("pending collectives reported by a worker: expected six values for each process group")
+            raise ValueError(
+                "pending collectives reported by a worker: "
+                "expected a list of six values for each process group, the last of them a list"
+            )
         name, (first, step, size, number) = str(one[0])[:_MOST], map(int, one[1:5])
         if step < 1 or size < 1:
             raise ValueError("pending collectives reported by a worker: expected each rank at most once in a process group")

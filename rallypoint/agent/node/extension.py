@@ -62,9 +62,7 @@ def read_answer(value: object) -> Failover:
     name = getattr(value, "name", value)
     answer = _ANSWERS.get(name.upper()) if isinstance(name, str) else None
     if answer is None:
-        raise ValueError(
-            f"failover extension: decision {value!r} is not allowed; expected one of {', '.join(a.name for a in Failover)}"
-        )
+        raise ValueError(f"failover decision {value!r} is not allowed; expected one of {', '.join(a.name for a in Failover)}")
     return answer
 
 

@@ -1,13 +1,15 @@
 """What the supervision of many jobs on one Ray cluster costs: CPU time of the ledger, and of the process that supervises them.
 
-Each job is one node whose worker only sleeps and needs no torch; its agent and its coordinator have their own CPU time, as on
-every backend, and are not counted.
+Each job is one node whose worker is a shell without torch: it notes the time of its start, and then only sleeps. Its agent and
+its coordinator have their own CPU time, as on every backend, and are not counted. Four jobs at a time are submitted; the next
+one follows when one of them runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import os
+import statistics
 import sys
 import tempfile
 import time
@@ -26,10 +28,13 @@ from tests.ray.clusters import ray_cluster
 __all__ = ["crowd"]
 
 #: Seconds of the measurement, and until all jobs must run.
-_SPAN, _READY = 30.0, 400.0
+_SPAN, _READY = 30.0, 900.0
 
 #: Submissions at once.
 _AT_ONCE = 4
+
+#: The worker of each job.
+_WORKER = ("sh", "-c", 'date +%s.%N > "$MARK"; exec sleep 100000')
 
 
 def crowd(jobs: int) -> int:
@@ -39,6 +44,12 @@ def crowd(jobs: int) -> int:
         with ray_cluster(folder, nodes=1, variables={"PYTHONPATH": without_torch(folder)}, num_cpus=jobs) as cluster:
             asyncio.run(_measure(cluster.url, folder, jobs))
     return 0
+
+
+def _show_waits(waited: list[float]) -> None:
+    middle, least, most = statistics.median(waited), min(waited), max(waited)
+    sys.stdout.write(f"submission {middle:.2f} s [{least:.2f}..{most:.2f}] until the worker starts, n={len(waited)}\n")
+    sys.stdout.flush()
 
 
 def _show(jobs: int, ledger: float, supervisor: float, span: float) -> None:
@@ -57,15 +68,22 @@ async def _measure(url: str, folder: Path, jobs: int) -> None:
     gate = asyncio.Semaphore(_AT_ONCE)
     tasks: list[asyncio.Task[object]] = []
 
+    marks = {name: folder / f"{name}.mark" for name in names}
+    waited: list[float] = []
+
     async def begin(name: str) -> None:
-        job = load_job({"name": name, "entrypoint": {"command": ["sleep", "100000"]}, "resources": {"cpu": "1"}}, based=False)
+        fields = {"entrypoint": {"command": list(_WORKER)}, "env": {"MARK": str(marks[name])}, "resources": {"cpu": "1"}}
+        job = load_job({"name": name, **fields}, based=False)
         async with gate:
+            began = time.time()
             await submit_or_adopt(backend, backend.plan(job), owner="benchmark")
             tasks.append(asyncio.create_task(supervise(backend, name, holder="benchmark")))
             await _until_running(backend, name)
+            waited.append(await _mark(marks[name]) - began)
 
     try:
         await asyncio.wait_for(asyncio.gather(*map(begin, names)), _READY)
+        _show_waits(waited)
         pid = int((await cluster.call("ping"))["pid"])
         before = _used(pid), time.process_time(), time.monotonic()
         await asyncio.sleep(_SPAN)
@@ -87,6 +105,15 @@ async def _until_running(backend: RayBackend, name: str) -> None:
         if stored is not None and stored.record.phase is Phase.RUNNING and status is not None and status.world_size:
             return
         await asyncio.sleep(0.5)
+
+
+async def _mark(path: Path) -> float:
+    """Return the time that a worker has noted, once it has."""
+    while True:
+        text = await asyncio.to_thread(lambda: path.read_text() if path.exists() else "")
+        if text.endswith("\n"):
+            return float(text)
+        await asyncio.sleep(0.1)
 
 
 def _used(pid: int) -> float:

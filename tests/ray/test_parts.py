@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import os
 import stat
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.cluster.holds import SILENT, Holds
 from rallypoint.backends.ray.cluster.host import NodeSpec, new_folder, remove_stale
+from rallypoint.backends.ray.heart import Heart
 from rallypoint.backends.ray.placement import FILE, Placement, draw
 from rallypoint.backends.ray.working_dir import package
 from rallypoint.job import ElasticJob, load_job
@@ -196,7 +199,9 @@ def test_a_job_has_one_holder_until_it_is_silent(tmp_path):
 def test_after_a_restart_a_new_supervisor_waits_for_the_old_one(tmp_path):
     """Who held a job before the ledger was lost claims it again with the next beat."""
     now = [1000.0]
-    Holds(tmp_path).beat("one", {"digits": "ada"})
+    earlier = Holds(tmp_path)
+    earlier.beat("one", {"digits": "ada"})
+    earlier.write("one")
     holds = Holds(tmp_path, clock=lambda: now[0])
     with pytest.raises(HeldError):
         holds.take("digits", "two", "bob")
@@ -211,13 +216,46 @@ def test_after_a_restart_a_new_supervisor_waits_for_the_old_one(tmp_path):
 def test_a_heartbeat_changes_with_each_beat(tmp_path):
     """Coordinators read its file; a supervisor that leaves takes it away."""
     holds = Holds(tmp_path)
-    path = holds.beat("one", {})
-    first = path.read_text()
     holds.beat("one", {})
+    path = holds.write("one")
+    first = path.read_text()
+    holds.write("one")
     assert path.read_text() != first
     assert holds.pulse(Holder(id="one", name="ada")) is not None
     holds.beat("one", {}, leave=True)
+    holds.write("one")
     assert holds.pulse(Holder(id="one", name="ada")) is None
+
+
+def test_beats_of_one_supervisor_may_come_at_once(tmp_path):
+    """Two of them wrote the same temporary file, and one was refused."""
+    holds = Holds(tmp_path)
+    holds.beat("one", {})
+    with ThreadPoolExecutor(8) as pool:
+        written = list(pool.map(holds.write, ["one"] * 200))
+
+    assert set(written) == {tmp_path / "supervisors/one.json"}
+    assert json.loads(written[0].read_text())["counter"] == 200
+
+
+async def test_a_supervisor_of_many_jobs_beats_once_until_it_leaves():
+    """Each of the jobs that came at once had a heartbeat of its own, and all but the last beat for ever."""
+    beats: list[bool] = []
+
+    async def beat(me: str, jobs: dict[str, str], leave: bool) -> str:
+        await asyncio.sleep(0.01)
+        beats.append(leave)
+        return f"{me}.json"
+
+    before = asyncio.all_tasks()
+    heart = Heart(beat)
+    await asyncio.gather(*(heart.join("ada") for _ in range(10)))
+    running = asyncio.all_tasks() - before
+    await asyncio.gather(*(heart.leave() for _ in range(10)))
+
+    assert [task.get_name() for task in running] == ["heartbeat"]
+    assert asyncio.all_tasks() - before == set()
+    assert beats == [False, True]
 
 
 @pytest.mark.parametrize("name", ["../x", "a/b", "", "x" * 100])

@@ -30,6 +30,7 @@ class Heart:
         self.jobs: dict[str, str] = {}
         self._beat, self._users = beat, 0
         self._task: asyncio.Task[None] | None = None
+        self._changing = asyncio.Lock()
         self._file = ""
 
     @property
@@ -40,27 +41,29 @@ class Heart:
     async def join(self, name: str) -> Holder:
         """Beat until `leave` was called as often; return the name under which records know this process."""
         self._users += 1
-        if self._task is None:
-            try:
-                self._file = await self._beat(self.id, dict(self.jobs), False)
-            except BaseException:
-                self._users -= 1
-                raise
-            self._task = asyncio.create_task(self._run(), name="heartbeat")
+        try:
+            async with self._changing:
+                if self._task is None:
+                    self._file = await self._beat(self.id, dict(self.jobs), False)
+                    self._task = asyncio.create_task(self._run(), name="heartbeat")
+        except BaseException:
+            self._users -= 1
+            raise
         return Holder(id=self.id, name=name, host=socket.gethostname(), pid=os.getpid(), heartbeat=self._file)
 
     async def leave(self) -> None:
         """Stop to beat after the last user has left."""
         self._users -= 1
-        if self._users or self._task is None:
-            return
-        task, self._task = self._task, None
-        task.cancel()
-        await asyncio.wait([task])
-        try:
-            await self._beat(self.id, {}, True)
-        except BackendError as error:
-            log.info("cannot remove the heartbeat of this supervisor: %s", error)
+        async with self._changing:
+            if self._users or self._task is None:
+                return
+            task, self._task = self._task, None
+            task.cancel()
+            await asyncio.wait([task])
+            try:
+                await self._beat(self.id, {}, True)
+            except BackendError as error:
+                log.info("cannot remove the heartbeat of this supervisor: %s", error)
 
     async def _run(self) -> None:
         troubled = False

@@ -7,6 +7,7 @@ new supervisor waits for one silence first.
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ class Holds:
         #: Supervisors that beat shortly before this ledger was started: they may hold any job.
         self._earlier = {path.stem for path in self._folder.glob("*.json") if time.time() - path.stat().st_mtime < SILENT}
         self._count = 0
+        self._writing = threading.Lock()
 
     @property
     def any(self) -> bool:
@@ -84,21 +86,27 @@ class Holds:
         if current is not None and current.me == me:
             del self._holds[name]
 
-    def beat(self, me: str, jobs: Mapping[str, str], *, leave: bool = False) -> Path:
-        """Note a beat of a supervisor that holds `jobs`; return the file of its heartbeat. Blocks."""
+    def beat(self, me: str, jobs: Mapping[str, str], *, leave: bool = False) -> None:
+        """Note a beat of a supervisor that holds `jobs`, or its last one; `write` follows."""
         if _ID.fullmatch(me) is None:
             raise ValueError(f"supervisor id {me!r:.80} is not allowed; expected at most 80 letters, digits and '-'")
-        path = self._folder / f"{me}.json"
         if leave:
             self._beats.pop(me, None)
-            path.unlink(missing_ok=True)
-            return path
+            return
         self._beats[me] = self._clock()
         for name, holder in jobs.items():
             self._holds.setdefault(name, _Hold(me=me, holder=holder))
-        self._count += 1
-        private_folder(self._folder)
-        durable.write_text(str(path), f'{{"id": "{me}", "counter": {self._count}}}\n')
+
+    def write(self, me: str) -> Path:
+        """Write the heartbeat of a supervisor, or delete that of one that has left; return its file. Blocks."""
+        path = self._folder / f"{me}.json"
+        with self._writing:  # two beats of one supervisor write the same file
+            if me not in self._beats:
+                path.unlink(missing_ok=True)
+                return path
+            self._count += 1
+            private_folder(self._folder)
+            durable.write_text(str(path), f'{{"id": "{me}", "counter": {self._count}}}\n')
         return path
 
     def pulse(self, holder: Holder) -> Pulse | None:

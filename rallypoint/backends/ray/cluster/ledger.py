@@ -324,7 +324,8 @@ class Ledger:
         self._changed(key)
 
     async def _do_beat(self, given: dict[str, Any]) -> Any:
-        return str(await in_thread(self._holds.beat, given["me"], given.get("jobs", {}), leave=given.get("leave", False)))
+        self._holds.beat(given["me"], given.get("jobs", {}), leave=given.get("leave", False))
+        return str(await in_thread(self._holds.write, given["me"]))
 
     async def _do_pulse(self, given: dict[str, Any]) -> Any:
         pulse = await in_thread(self._holds.pulse, codec.from_json(Holder, given["holder"]))

@@ -44,7 +44,10 @@ class Flags(Protocol):
 def add_argument_flags(flags: Flags) -> None:
     """Add them."""
     flags.value(
-        "--service-type", default=None, metavar="grpc|http", text="protocol between agent and coordinator (default: http)"
+        "--service-type",
+        default=None,
+        metavar="grpc|http",
+        text="protocol between agent and coordinator: grpc or http (default: http)",
     )
     flags.value("--xpu-type", default=DeviceSettings.xpu_type, metavar="nvidia|ascend", text=WORDS["xpu_type"].text)
     flags.value("--pre-check-ops", default="", metavar="LIST", text=WORDS["pre_check_ops"].text)
@@ -53,7 +56,7 @@ def add_argument_flags(flags: Flags) -> None:
     )
     for name in _SWITCHES:
         flags.switch(WORDS[name].flag, text=WORDS[name].text)
-    flags.switch("--auto-config", text="take the number of nodes from $NODE_NUM; one worker per GPU")
+    flags.switch("--auto-config", text="set --nnodes to $NODE_NUM, and start one worker per GPU")
     flags.switch("--network-check", text="same as --precheck 1")
     flags.switch("--comm-perf-test", text="same as --precheck 2")
     flags.switch("--numa-affinity", text="same as --numa-binding node")
@@ -62,7 +65,7 @@ def add_argument_flags(flags: Flags) -> None:
         default=None,
         read=int,
         metavar="N",
-        text="accepted and ignored, because this command cannot replace nodes",
+        text="has no effect, because `rallypoint-agent run` cannot replace nodes",
     )
 
 

@@ -93,7 +93,7 @@ def add_run_flags(parser: RunParser, env: Mapping[str, str] = os.environ) -> Non
     """Add all flags; the values of PET_* variables in `env` are their defaults."""
     parser.takes_script, parser.extra_flags = True, OURS
     parser.formatter_class = HelpFormat
-    parser.epilog = "Each option can also be written with underscores, such as --max_restarts for --max-restarts."
+    parser.epilog = "You can also write each option with underscores, such as --max_restarts for --max-restarts."
     parser.usage = "%(prog)s [options] training_script [arguments of the script]"
     for title, add in (
         ("common options (nodes and workers)", _add_nodes),
@@ -109,8 +109,10 @@ def add_run_flags(parser: RunParser, env: Mapping[str, str] = os.environ) -> Non
     for name in REFUSED:
         parser.add_argument(*_spellings(name), action=_Refused, help=argparse.SUPPRESS)
     # Both are filled in by `RunParser`, which splits the line before argparse reads it.
-    parser.add_argument("training_script", nargs="?", help="script, module (-m) or program (--no-python) to run")
-    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="arguments of the script")
+    parser.add_argument(
+        "training_script", nargs="?", help="training script to run; with -m a Python module, with --no-python a program"
+    )
+    parser.add_argument("training_script_args", nargs=argparse.REMAINDER, help="arguments of the training script")
 
 
 class _Flags:
@@ -185,26 +187,35 @@ def _items(text: str) -> list[str]:
 
 
 def _add_nodes(flags: _Flags) -> None:
-    flags.value("--nnodes", default="1:1", metavar="N|MIN:MAX", text="number of nodes (default: 1:1)")
+    flags.value("--nnodes", default="1:1", metavar="N|MIN:MAX", text="number of nodes, or a range MIN:MAX (default: 1:1)")
     flags.value(
-        "--nproc-per-node", default="1", metavar="N|cpu|gpu|auto", text="workers per node; gpu or auto: one worker per GPU"
+        "--nproc-per-node",
+        default="1",
+        metavar="N|cpu|gpu|auto",
+        text="number of workers per node; cpu: one per CPU; gpu: one per GPU; auto: one per GPU, or per CPU without GPUs",
     )
     flags.value(
         "--max-restarts",
         default=3,
         read=int,
         metavar="N",
-        text="maximum number of worker restarts after faults (default: 3; in torchrun: 0)",
+        text="maximum number of worker restarts after faults (default: 3; default of torchrun: 0)",
     )
-    flags.value("--node-unit", default=1, read=int, metavar="N", text="use a multiple of N nodes in each round (default: 1)")
-    flags.value("--node-rank", default=0, read=int, metavar="N", text="rank of this node, with --rdzv-backend static")
-    flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="address of node 0, with --rdzv-backend static")
+    flags.value(
+        "--node-unit",
+        default=1,
+        read=int,
+        metavar="N",
+        text="the number of training nodes is always a multiple of this number (default: 1)",
+    )
+    flags.value("--node-rank", default=0, read=int, metavar="N", text="rank of this node; only with --rdzv-backend static")
+    flags.value("--master-addr", default="127.0.0.1", metavar="HOST", text="address of node 0; only with --rdzv-backend static")
     flags.value(
         "--master-port",
         default=None,
         read=int,
         metavar="PORT",
-        text="port of the store on node 0, with --rdzv-backend static (default: 29500)",
+        text="port of the store (TCPStore) on node 0; only with --rdzv-backend static (default: 29500)",
     )
     flags.value("--local-addr", default=None, metavar="HOST", text="address at which other nodes reach this node")
 
@@ -214,39 +225,42 @@ def _add_rendezvous(flags: _Flags) -> None:
         "--rdzv-backend",
         default="static",
         metavar="c10d|rallypoint|static",
-        text="rendezvous backend; c10d is the same as rallypoint",
+        text="rendezvous backend: static (default), c10d or rallypoint; c10d and rallypoint are the same",
     )
     flags.value(
-        "--rdzv-endpoint", default="", metavar="HOST:PORT", text="coordinator address; the agent on HOST starts the coordinator"
+        "--rdzv-endpoint",
+        default="",
+        metavar="HOST:PORT",
+        text="address of the coordinator, as HOST:PORT; the agent on HOST starts the coordinator",
     )
-    flags.value("--rdzv-id", default=NO_ID, metavar="ID", text="ID of the run, the same on all nodes")
+    flags.value("--rdzv-id", default=NO_ID, metavar="ID", text="ID of the run; set the same ID on all nodes")
     flags.value(
         "--rdzv-conf",
         default="",
         metavar="KEY=VALUE,...",
-        text="rendezvous settings, such as join_timeout=600",
+        text="rendezvous settings as KEY=VALUE pairs with commas between them, such as join_timeout=600",
     )
     flags.value(
         "--secret-file",
         default="",
         metavar="FILE",
-        text="file with the run's secret (default: value of $RALLYPOINT_SECRET)",
+        text="file that contains the secret of the run (default: the secret in $RALLYPOINT_SECRET)",
     )
     flags.value(
         "--tls",
         default="",
         metavar="DIR",
-        text="folder with ca.crt, tls.crt, tls.key for mutual TLS",
+        text="folder with the files ca.crt, tls.crt and tls.key; the agents then use mutual TLS",
     )
-    flags.switch("--insecure-token", text="use no secret: any process that knows the run ID can join")
-    flags.switch("--standalone", text="run on one node; no endpoint, port or ID is needed")
+    flags.switch("--insecure-token", text="use no secret, so that any process that knows the ID of the run can join")
+    flags.switch("--standalone", text="run on one node; --rdzv-endpoint, --master-port and --rdzv-id are not needed")
 
 
 def _add_script(flags: _Flags) -> None:
-    flags.value("--role", default="default", metavar="NAME", text="name of the workers' role, as in torchrun")
-    flags.switch("-m", "--module", text="run a Python module, as python -m does")
+    flags.value("--role", default="default", metavar="NAME", text="name of the role of the workers, as in torchrun")
+    flags.switch("-m", "--module", text="run a Python module instead of a script, as python -m does")
     flags.switch("--no-python", text="run a program that is not a Python script")
-    flags.switch("--run-path", text="run the script with runpy.run_path")
+    flags.switch("--run-path", text="run the script with the function runpy.run_path of Python")
 
 
 def _add_processes(flags: _Flags) -> None:
@@ -254,82 +268,91 @@ def _add_processes(flags: _Flags) -> None:
         "--start-method",
         default=None,
         metavar="spawn|fork|forkserver",
-        text="fork (default): preloaded standby workers; else new processes",
+        text="fork (default): fork workers from a process that has imported torch; spawn or forkserver: start new processes",
     )
     flags.value(
-        "--standby", default=None, read=int, metavar="N", text="number of preloaded standby workers (default: one per worker)"
+        "--standby",
+        default=None,
+        read=int,
+        metavar="N",
+        text="number of standby processes that wait to replace a worker (default: one per worker)",
     )
-    flags.value("--preload", default="", metavar="MODULE,...", text="modules that standby workers import in advance")
+    flags.value("--preload", default="", metavar="MODULE,...", text="Python modules that standby processes import in advance")
     flags.value(
         "--monitor-interval",
         default=1.0,
         read=float,
         metavar="S",
-        text="seconds between health reports (default: 1)",
+        text="seconds between health reports of the agent to the coordinator (default: 1)",
     )
-    flags.value("--event-log-handler", default="null", metavar="null", text="torchrun's event handler; only null is supported")
+    flags.value(
+        "--event-log-handler",
+        default="null",
+        metavar="null",
+        text="event handler of torchrun; only the value null is supported",
+    )
     flags.value(
         "--shutdown-timeout",
         default=None,
         read=float,
         metavar="S",
-        text="seconds between SIGTERM and SIGKILL to workers (default: 30)",
+        text="seconds that workers have to exit after SIGTERM, before SIGKILL (default: 30)",
     )
     flags.value(
         "--exit-grace",
         default=WorkerSettings.exit_grace,
         read=float,
         metavar="S",
-        text="seconds from a script's end to SIGKILL; 0: no limit (default: 10)",
+        text="seconds that a worker has to exit after its script ended, before SIGKILL; 0: no limit (default: 10)",
     )
     flags.value(
         "--signals-to-handle",
         default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         metavar="SIG,...",
-        text="signals that stop the agent and its workers",
+        text="signals on which the agent stops its workers and exits",
     )
 
 
 def _add_recovery(flags: _Flags) -> None:
-    flags.switch("--save-at-breakpoint", text="store the last in-memory snapshot when a worker dies")
+    flags.switch("--save-at-breakpoint", text="if a worker dies, the agent writes the last in-memory snapshot to storage")
     flags.value(
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="ucp: store the last snapshot before each new round (default: base)",
+        text="ucp: before workers restart, the agents write the last snapshot to storage; base (default): they do not",
     )
     flags.value(
         "--replica-every",
         default=0,
         read=int,
         metavar="STEPS",
-        text="copy a snapshot to another node every STEPS steps",
+        text="number of steps between two copies of a worker's snapshot to another node; 0 (default): no copies",
     )
     flags.value(
         "--replica-limit",
         default=0,
         read=int,
         metavar="BYTES",
-        text="memory limit for copies of other nodes' snapshots",
+        text="memory of this node, in bytes, for copies of the snapshots of other nodes",
     )
     flags.value(
         "--hang-detection",
         default="1",
         metavar="0|1|2",
-        text="on a hang: 0 log only, 1 report, 2 restart workers (default: 1)",
+        text=WORDS["hang_detection"].text,
     )
     flags.value(
         "--hang-downtime",
         default=30.0,
         read=float,
         metavar="MINUTES",
-        text="minutes without progress that count as a hang; 0: off (default: 30)",
+        text=WORDS["hang_downtime"].text,
     )
     flags.value(
         "--dynamic-failover-extension",
         default="",
         metavar="MODULE::CLASS",
-        text="class to call after each failure",
+        text=WORDS["dynamic_failover_extension"].text,
     )
 
 
@@ -338,32 +361,47 @@ def _add_devices(flags: _Flags) -> None:
         "--numa-binding",
         default=None,
         metavar="node|socket|exclusive|core-complex",
-        text="bind workers to the CPUs near their GPU",
+        text="how to bind each worker to the CPUs near its GPU: node, socket, exclusive or core-complex",
     )
-    flags.switch("--virtual-local-rank", text="each worker gets LOCAL_RANK 0 and sees only its own GPU")
-    flags.value("--accelerator", default=NVIDIA, metavar="NAME", text="accelerator: nvidia.com/gpu, ascend-npu or cpu")
+    flags.switch("--virtual-local-rank", text="set LOCAL_RANK to 0 in each worker, and show each worker only its own GPU")
+    flags.value("--accelerator", default=NVIDIA, metavar="NAME", text=WORDS["accelerator"].text)
     flags.value(
         "--precheck",
         default="0",
         metavar="0|1|2",
-        text="node check before training: 0 off (default), 1 pairs, 2 also all nodes",
+        text=WORDS["precheck"].text,
     )
-    flags.switch("--exclude-straggler", text="remove nodes that are slow in the node check")
+    flags.switch("--exclude-straggler", text="train without the nodes that are slow in the node check (see --precheck)")
 
 
 def _add_logs(flags: _Flags) -> None:
-    flags.value("--log-dir", default=None, metavar="DIR", text="folder of the worker logs")
-    form = "0 none, 1 stdout, 2 stderr, 3 both"
-    flags.value("-r", "--redirects", default="0", metavar="N|LOCAL_RANK:N,...", text=f"write worker output to files: {form}")
+    flags.value("--log-dir", default=None, metavar="DIR", text="folder for the log files of the workers")
+    form = "0 none (default), 1 stdout, 2 stderr, 3 both"
     flags.value(
-        "-t", "--tee", default="0", metavar="N|LOCAL_RANK:N,...", text=f"write worker output to files and console: {form}"
+        "-r",
+        "--redirects",
+        default="0",
+        metavar="N|LOCAL_RANK:N,...",
+        text=f"which output of the workers is written to files: {form}",
     )
-    flags.value("--local-ranks-filter", default="", metavar="N,...", text="local ranks whose output goes to the console")
+    flags.value(
+        "-t",
+        "--tee",
+        default="0",
+        metavar="N|LOCAL_RANK:N,...",
+        text=f"which output of the workers is written to files and to the console: {form}",
+    )
+    flags.value(
+        "--local-ranks-filter",
+        default="",
+        metavar="N,...",
+        text="local ranks whose output is printed on the console (default: all)",
+    )
     for stream in ("stdout", "stderr"):
         flags.value(
             f"--duplicate-{stream}-filters",
             default=[],
             read=_items,
             metavar="TEXT,...",
-            text=f"copy {stream} lines that contain TEXT to filtered_{stream}.log",
+            text=f"copy the lines of {stream} that contain one of these texts to the file filtered_{stream}.log",
         )

@@ -65,14 +65,16 @@ def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the whole command line."""
     # Without abbreviations, since argparse would look for them in the arguments of the script as well.
     parser = UsageParser(
-        prog="rallypoint-agent", description="Run the agent or the coordinator of a PyTorch job.", allow_abbrev=False
+        prog="rallypoint-agent",
+        description="Run the agent, the coordinator or another process of a PyTorch job.",
+        allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=RunParser)
-    _add_run(commands.add_parser("run", help="run a script with torchrun's options"))
-    _add_node(commands.add_parser("node", help="run the agent of one node of a supervised job"))
-    _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a supervised job"))
-    _add_host(commands.add_parser("host", help="run instances of the simple roles of a supervised job"))
+    _add_run(commands.add_parser("run", help="run a training script with torchrun's options"))
+    _add_node(commands.add_parser("node", help="run the agent of one node of a job that has a supervisor"))
+    _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a job that has a supervisor"))
+    _add_host(commands.add_parser("host", help="run instances of the simple roles of a job that has a supervisor"))
     _add_directory(commands.add_parser("roles-directory", help="serve the addresses of all instances of a job's roles"))
     return parser
 
@@ -84,20 +86,29 @@ def _add_run(parser: RunParser) -> None:
 
 def _add_node(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
-    parser.add_argument("--node", type=int, required=True, metavar="I", help="number of this node in the job, from 0")
+    parser.add_argument("--node", type=int, required=True, metavar="I", help="number of this node in the job, starting at 0")
     parser.add_argument(
-        "--incarnation", type=int, required=True, metavar="K", help="how often this node was started, this time included"
+        "--incarnation",
+        type=int,
+        required=True,
+        metavar="K",
+        help="number of this start of the node: 1 for the first start, 2 for the first replacement",
     )
-    parser.add_argument("--dir", type=Path, required=True, help="working folder of this node's agent")
-    parser.add_argument("--shm", type=Path, default=None, help="folder in shared memory for worker state (default: --dir)")
+    parser.add_argument("--dir", type=Path, required=True, help="folder for the files of this node's agent")
+    parser.add_argument(
+        "--shm",
+        type=Path,
+        default=None,
+        help="folder in shared memory for the training state of the workers (default: the folder in --dir)",
+    )
     parser.add_argument(
         "--output",
         choices=("files", "pod"),
         default="files",
-        help="where worker output goes: files, or the pod's stdout",
+        help="where the output of the workers goes: files (log files) or pod (standard output of the pod)",
     )
     found = parser.add_mutually_exclusive_group(required=True)
-    _add_endpoint_file(found)
+    _add_endpoint_file(found, "file from which the agent reads the coordinator's address")
     found.add_argument(
         "--listen", type=_port, default=None, metavar="PORT", help="port at which this agent receives the coordinator's address"
     )
@@ -107,54 +118,84 @@ def _add_node(parser: argparse.ArgumentParser) -> None:
 def _add_coordinator(parser: argparse.ArgumentParser) -> None:
     _add_common(parser)
     parser.add_argument("--uid", required=True, help="UID of the job")
-    parser.add_argument("--term", type=int, required=True, metavar="T", help="number of this coordinator in the job, from 1")
-    status = parser.add_mutually_exclusive_group(required=True)
-    status.add_argument("--status-file", type=Path, default=None, help="file to write the job's status to")
-    status.add_argument(
-        "--status-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap to write the job's status to"
+    parser.add_argument(
+        "--term",
+        type=int,
+        required=True,
+        metavar="T",
+        help="number of this coordinator: 1 for the first coordinator of the job, 2 for its successor",
     )
-    _add_endpoint_file(parser)
-    parser.add_argument("--record-file", type=Path, default=None, help="file with the job's record")
+    status = parser.add_mutually_exclusive_group(required=True)
+    status.add_argument(
+        "--status-file", type=Path, default=None, help="file to which the coordinator writes the status of the job"
+    )
+    status.add_argument(
+        "--status-configmap",
+        type=_place,
+        default=None,
+        metavar="NAMESPACE/NAME",
+        help="ConfigMap to which the coordinator writes the status of the job",
+    )
+    _add_endpoint_file(parser, "file to which the coordinator writes its address")
+    parser.add_argument("--record-file", type=Path, default=None, help="file that contains the record of the job")
     cluster = parser.add_argument_group("options with --status-configmap")
     cluster.add_argument(
-        "--record-configmap", type=_place, default=None, metavar="NAMESPACE/NAME", help="ConfigMap with the job's record"
+        "--record-configmap",
+        type=_place,
+        default=None,
+        metavar="NAMESPACE/NAME",
+        help="ConfigMap that contains the record of the job",
     )
     cluster.add_argument(
-        "--status-dir", type=Path, default=None, help="folder for the job's status if the ConfigMap is not writable"
+        "--status-dir",
+        type=Path,
+        default=None,
+        help="folder to which the coordinator writes the status if it cannot write the ConfigMap",
     )
     cluster.add_argument(
-        "--known-status", type=Path, default=None, help="file with the last job status, read if the API server is unreachable"
+        "--known-status",
+        type=Path,
+        default=None,
+        help="file with the last status of the job, which the coordinator reads if the API server is unreachable",
     )
     parser.set_defaults(command=_late("coordinator"))
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plan", type=Path, required=True, help="file with the job's plan")
-    parser.add_argument("--record-file", type=Path, required=True, help="file with the job's record")
+    parser.add_argument("--plan", type=Path, required=True, help="file that contains the plan of the job")
+    parser.add_argument("--record-file", type=Path, required=True, help="file that contains the record of the job")
     parser.add_argument("--uid", required=True, help="UID of the job")
-    parser.add_argument("--dir", type=Path, required=True, help="folder with the instances of this host")
+    parser.add_argument("--dir", type=Path, required=True, help="folder for the files of the instances that this process runs")
     parser.set_defaults(command=_late("host"))
 
 
 def _add_directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--job", required=True, help="name of the job")
-    parser.add_argument("--secret-file", type=Path, required=True, help="file with the secret of calls between roles")
-    parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="folder with ca.crt, tls.crt and tls.key")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen at")
-    parser.add_argument("--port", type=_port, required=True, help="port to listen at")
+    parser.add_argument(
+        "--secret-file", type=Path, required=True, help="file with the secret that protects calls between roles"
+    )
+    parser.add_argument(
+        "--tls", type=Path, default=None, metavar="DIR", help="folder with the TLS files ca.crt, tls.crt and tls.key"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address at which the role directory listens")
+    parser.add_argument("--port", type=_port, required=True, help="port at which the role directory listens")
     parser.set_defaults(command=_late("roles-directory"))
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--plan", type=Path, required=True, help="file plan.json of the job")
-    parser.add_argument("--attempt", type=int, required=True, metavar="N", help="number of the attempt, from 1")
-    parser.add_argument("--secret-file", type=Path, required=True, help="file with the job's secret")
-    parser.add_argument("--tls", type=Path, default=None, metavar="DIR", help="folder with ca.crt, tls.crt and tls.key")
+    parser.add_argument("--plan", type=Path, required=True, help="file plan.json, which contains the plan of the job")
+    parser.add_argument(
+        "--attempt", type=int, required=True, metavar="N", help="number of this attempt of the job, starting at 1"
+    )
+    parser.add_argument("--secret-file", type=Path, required=True, help="file that contains the secret of the job")
+    parser.add_argument(
+        "--tls", type=Path, default=None, metavar="DIR", help="folder with the TLS files ca.crt, tls.crt and tls.key"
+    )
     parser.add_argument("--host", default="127.0.0.1", help="address at which other nodes reach this process")
 
 
-def _add_endpoint_file(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup) -> None:
-    parser.add_argument("--endpoint-file", type=Path, default=None, help="file to write the coordinator's address to")
+def _add_endpoint_file(parser: argparse.ArgumentParser | argparse._MutuallyExclusiveGroup, text: str) -> None:
+    parser.add_argument("--endpoint-file", type=Path, default=None, help=text)
 
 
 def _port(text: str) -> int:

@@ -29,15 +29,16 @@ __all__ = ["CheckFailedError", "add", "run"]
 _OWNER = "cli"
 
 _DESCRIPTION = """\
-Check nodes before training on them. Every node runs a compute benchmark and
-exchanges data with another node. If a node fails or is slow, another round
-pairs slow nodes with fast nodes. With FILE, the check uses the number of nodes,
-the resources, the image and the environment in FILE. With --nodes N, the check
-starts N node processes on this machine or, with --image, N pods on a cluster.
+Test nodes before training on them. Each node runs a compute benchmark and
+exchanges data with another node. If a node fails or is slow, the check tests
+the nodes again in other pairs, to find out which node is at fault. With FILE,
+the check uses the number of nodes, the resources, the image and the environment
+in FILE. With --nodes N, the check starts N node processes on this machine or,
+with --image, N pods on a Kubernetes cluster.
 
-The command waits until all nodes have started. At its end, the command deletes
-everything it created. The exit code is 0 if no node is faulty, and 1 if a node
-is faulty (with --exclude-straggler also if a node is slow).
+The command waits until all nodes have started. When the check ends, the command
+deletes everything it created. The exit code is 0 if no node is faulty, and 1 if
+a node is faulty (with --exclude-straggler also if a node is slow).
 """
 
 
@@ -47,22 +48,38 @@ class CheckFailedError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "check", "check nodes before training on them", _DESCRIPTION)
-    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="job file, YAML or JSON")
-    set_option(parser, "a field of FILE to a YAML value")
-    parser.add_argument("--nodes", metavar="N[:MAX]", help="number of nodes; overrides the number in FILE")
+    parser = add_job_command(commands, "check", "test nodes before training on them", _DESCRIPTION)
+    parser.add_argument("file", metavar="FILE", type=Path, nargs="?", help="job file whose nodes are tested, YAML or JSON")
+    set_option(parser, "a field of FILE to a YAML value, as in --set nodes=4")
+    parser.add_argument("--nodes", metavar="N[:MAX]", help="number of nodes to test; overrides the number in FILE")
     parser.add_argument(
-        "--nproc-per-node", metavar="K", type=int, default=1, help="test processes per node (default: 1); not with FILE"
+        "--nproc-per-node",
+        metavar="K",
+        type=int,
+        default=1,
+        help="number of test processes on each node (default: 1); not allowed with FILE",
     )
-    parser.add_argument("--image", help="image of the check pods, with airflow-provider-rallypoint[agent]; not with FILE")
     parser.add_argument(
-        "--level", type=int, choices=(1, 2), default=1, help="1: test pairs of nodes; 2: then test all healthy nodes together"
+        "--image",
+        help="container image of the test pods, in which airflow-provider-rallypoint[agent] is installed; "
+        "not allowed with FILE",
     )
-    parser.add_argument("--all-pairs", action="store_true", help="check every pair of nodes (full matrix)")
-    parser.add_argument("--timeout", metavar="DURATION", help="timeout of each test run of the node check (default: 5m)")
-    parser.add_argument("--exclude-straggler", action="store_true", help="treat a slow node as faulty")
-    parser.add_argument("--svg", metavar="OUT", type=Path, help="draw the bandwidth between all nodes to an SVG file")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument(
+        "--level",
+        type=int,
+        choices=(1, 2),
+        default=1,
+        help="1 (default): test pairs of nodes; 2: test pairs of nodes, then all good nodes together",
+    )
+    parser.add_argument("--all-pairs", action="store_true", help="test every possible pair of nodes")
+    parser.add_argument(
+        "--timeout", metavar="DURATION", help="time limit for each series of tests, such as 90s or 10m (default: 5m)"
+    )
+    parser.add_argument("--exclude-straggler", action="store_true", help="exit with 1 also if a node is slow (a straggler)")
+    parser.add_argument(
+        "--svg", metavar="OUT", type=Path, help="SVG file to which the command writes a picture of the bandwidth between nodes"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     parser.set_defaults(run=run, usage_error=parser.error)
 
 

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 __all__ = ["add", "describe", "run"]
 
 _DESCRIPTION = """\
-Stop a job in any state and delete everything that belongs to the job: on
-backend local the job's folder with record and logs, on Kubernetes the job's
-objects.
+Stop a job in any state and delete everything that belongs to the job. On the
+local backend, the command deletes the job's folder with its record and logs; on
+Kubernetes, the job's objects; on Ray, the job's actors and its record.
 
-The command does not ask for confirmation. Checkpoints outside the job's folder
-are kept. The exit code is 1 if the job does not exist.
+The command does not ask for confirmation. The command keeps
+checkpoints outside the job's folder. The exit code is 1 if the job does not exist.
 """
 
 

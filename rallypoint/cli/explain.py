@@ -43,8 +43,9 @@ __all__ = ["Case", "add", "explanation", "run"]
 _DESCRIPTION = """\
 Explain a job: which rank on which host failed and when, which rule decided the
 reaction, which process supervises the job, and which deadline expires next. JOB
-is the name of a job or the path of a file with its record: record.json, or the
-output of `rallypoint status NAME --json`. The command does not change the job.
+is the name of a job, or the path of a file that contains the record of a job
+(record.json, or the output of `rallypoint status NAME --json`). The command
+does not change the job.
 """
 
 T = TypeVar("T")
@@ -97,11 +98,13 @@ class UnknownIncidentError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "explain", "explain a job's past events and next deadlines", _DESCRIPTION)
-    parser.add_argument("job", metavar="JOB", help="name of a job, or a file with its record")
-    parser.add_argument("--incident", metavar="N", type=natural, help="show all details of incident N")
-    parser.add_argument("--svg", metavar="FILE", type=Path, help="also draw incident N as an SVG picture in FILE")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser = add_job_command(commands, "explain", "explain the past events of a job and its next deadlines", _DESCRIPTION)
+    parser.add_argument("job", metavar="JOB", help="name of a job, or path of a file that contains the record of a job")
+    parser.add_argument("--incident", metavar="N", type=natural, help="show all details of the incident with this number")
+    parser.add_argument(
+        "--svg", metavar="FILE", type=Path, help="write a picture of the incident to this SVG file; requires --incident"
+    )
+    parser.add_argument("--json", action="store_true", help="print the explanation as one JSON document")
     parser.set_defaults(run=run)
 
 

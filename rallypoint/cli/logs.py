@@ -29,8 +29,8 @@ Print the standard output and standard error of the ranks of a job. If a job has
 several ranks, each line starts with the number of the rank that wrote the line.
 
 Control characters are escaped, so that a script cannot manipulate your
-terminal. Colours are kept if your terminal supports colours. Lines longer than
-64 KiB are split.
+terminal. Colours in the output are kept if your terminal supports colours.
+Lines longer than 64 KiB are split.
 """
 
 
@@ -46,15 +46,19 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "logs", "print the output of a job's ranks", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
-    parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only the output of rank R")
+    parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only the output of the rank with this number")
     parser.add_argument(
-        "--role", metavar="ROLE", default="", help="print only the output of ROLE, if the job has several roles"
+        "--role", metavar="ROLE", default="", help="print only the output of this role (for a job with several roles)"
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="follow the output until the job ends")
+    parser.add_argument("-f", "--follow", action="store_true", help="continue to print new output until the job ends")
     parser.add_argument(
-        "-n", "--tail", metavar="N", type=natural, help="skip all but the last N lines of each rank's stdout and stderr"
+        "-n",
+        "--tail",
+        metavar="N",
+        type=natural,
+        help="number of lines to print from the end of each rank's stdout and stderr (default: all)",
     )
-    parser.add_argument("--raw", action="store_true", help="do not escape control characters in the output")
+    parser.add_argument("--raw", action="store_true", help="print control characters in the output as they are, not escaped")
     streams = parser.add_mutually_exclusive_group()
     for stream in ("out", "err"):
         streams.add_argument(

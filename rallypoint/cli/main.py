@@ -45,8 +45,8 @@ _EPILOG = """\
 examples:
   rallypoint submit job.yaml --watch     start a job and wait for its end
   rallypoint status digits               show the nodes and ranks of job digits
-  rallypoint logs digits --rank 0 -f     follow the output of rank 0 of digits
-  rallypoint delete digits               delete job digits and all it created
+  rallypoint logs digits --rank 0 -f     follow the output of rank 0 of job digits
+  rallypoint delete digits               delete job digits and everything it created
 """
 
 

@@ -14,64 +14,75 @@ _DESCRIPTION = """\
 Print manifests as YAML for `kubectl apply -f -`. The command does not contact a
 cluster.
 
-With rbac, the command prints a service account, a Role and a RoleBinding for
-the coordinator and for the supervisor. The coordinator's Role allows the
-coordinator pod to write the status of its job; the job's field
-`coordinator_service_account` selects this account for its pod. The supervisor's
-Role is for every process that runs `rallypoint` against the cluster, and for
-Airflow workers.
+`rallypoint manifests rbac` prints a service account, a Role and a RoleBinding
+for the coordinator and for the supervisor. The coordinator's Role allows the
+coordinator pod to write the status of its job. To run the coordinator pod with
+the coordinator's service account, set the job field
+`coordinator_service_account` to the name of the account. Airflow workers, and
+all other processes that run `rallypoint` commands on the cluster, need the
+supervisor's Role.
 
-With network-policy, the command prints two NetworkPolicies, one for the job NAME
-and one for its elastic roles (if it has several roles). They allow connections
-only between the pods of the job. The supervisor connects to the coordinator
-through the API server; --api-server allows the networks of the API server.
+`rallypoint manifests network-policy` prints two NetworkPolicies: one for the
+job in --job and one for the elastic roles of this job (if the job has several
+roles). The NetworkPolicies allow connections only between the pods of the job.
+The supervisor connects to the coordinator through the API server, so allow the
+networks of the API server with --api-server.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_command(commands, "manifests", "print RBAC and NetworkPolicy manifests for a cluster", _DESCRIPTION)
-    parser.add_argument("what", choices=("rbac", "network-policy"), help="manifests to print")
+    parser.add_argument("what", choices=("rbac", "network-policy"), help="kind of manifests to print: rbac or network-policy")
     # Not the option of the same name that selects the jobs of a command: that option needs a cluster.
     parser.add_argument(
-        "--namespace", dest="jobs_in", metavar="NS", default="default", help="namespace of the jobs (default: default)"
+        "--namespace",
+        dest="jobs_in",
+        metavar="NS",
+        default="default",
+        help='Kubernetes namespace of the jobs (default: the namespace "default")',
     )
     parser.add_argument(
         "--coordinator-account",
         metavar="NAME",
         default="",
-        help="the coordinator's service account (default: rallypoint-coordinator)",
+        help="name of the coordinator's service account (default: rallypoint-coordinator)",
     )
     parser.add_argument(
         "--supervisor-account",
         metavar="NAME",
         default="",
-        help="the supervisor's service account (default: rallypoint-supervisor)",
+        help="name of the supervisor's service account (default: rallypoint-supervisor)",
     )
     parser.add_argument("--wrappers", action="store_true", help="allow supervisors to manage AppWrappers and PyTorchJobs")
     parser.add_argument("--kuberay", action="store_true", help="allow supervisors to manage RayJobs and RayClusters")
-    parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods, for jobs in Kueue queues")
-    parser.add_argument("--tls", action="store_true", help="allow supervisors to renew certificates, for jobs with tls: auto")
+    parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods (for jobs in Kueue queues)")
+    parser.add_argument(
+        "--tls", action="store_true", help="allow supervisors to renew TLS certificates (for jobs with the field tls: auto)"
+    )
     parser.add_argument(
         "--nodes",
         action="store_true",
-        help="add a ClusterRole that reads nodes, to detect lost nodes earlier",
+        help="allow supervisors to read Kubernetes nodes (ClusterRole), so that lost nodes are detected earlier",
     )
-    parser.add_argument("--network-policies", action="store_true", help="allow supervisors to create NetworkPolicies")
+    parser.add_argument("--network-policies", action="store_true", help="allow supervisors to create NetworkPolicies for jobs")
     parser.add_argument(
         "--resource-claims",
         action="store_true",
-        help="allow supervisors to create ResourceClaims, for roles that share GPUs",
+        help="allow supervisors to create ResourceClaims (for jobs whose roles share GPUs)",
     )
     parser.add_argument(
-        "--job", metavar="NAME", default="", help="network-policy: the job whose pods may connect to each other"
+        "--job",
+        metavar="NAME",
+        default="",
+        help="name of the job whose pods may connect to each other; only for network-policy",
     )
     parser.add_argument(
         "--api-server",
         metavar="CIDR",
         action="append",
         default=[],
-        help="network-policy: a network of the API server (CIDR); repeatable",
+        help="network (CIDR) from which the API server connects; only for network-policy; may be repeated",
     )
     parser.set_defaults(run=run)
 

@@ -50,45 +50,60 @@ def add_job_command(commands: Commands, name: str, summary: str, description: st
 def set_option(parser: argparse.ArgumentParser, what: str) -> None:
     """Add `--set KEY=VALUE`, collected as `settings`; `what` follows "set"."""
     parser.add_argument(
-        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=f"set {what}; repeatable"
+        "--set", dest="settings", metavar="KEY=VALUE", action="append", default=[], help=f"set {what}; may be repeated"
     )
 
 
 def site_options(parser: UsageParser, *, default: str | None) -> None:
     """Add the options that select the backend and the place of jobs."""
-    parser.add_argument("--backend", choices=sorted(KINDS), default=default, help=f"backend (default: ${BACKEND} or {LOCAL})")
+    parser.add_argument(
+        "--backend",
+        choices=sorted(KINDS),
+        default=default,
+        help=f"where jobs run: local, kubernetes or ray (default: ${BACKEND}, otherwise {LOCAL})",
+    )
     group = parser.group(KUBERNETES_OPTIONS)
     parser.group(ADVANCED_OPTIONS).add_argument(
         "--home",
         metavar="DIR",
         type=_path,
         default=default,
-        help="folder of local jobs (default: $RALLYPOINT_HOME, ~/.rallypoint)",
+        help="folder in which the local backend stores jobs (default: $RALLYPOINT_HOME, otherwise ~/.rallypoint)",
     )
     group.add_argument(
         "--namespace",
         metavar="NS",
         default=default,
-        help="namespace of Kubernetes (default: of the kubeconfig context) or of Ray",
+        help="namespace of the jobs on Kubernetes (default: that of the kubeconfig context) or Ray (default: rallypoint)",
     )
-    group.add_argument("--context", metavar="NAME", default=default, help="kubeconfig context (default: current context)")
+    group.add_argument(
+        "--context", metavar="NAME", default=default, help="kubeconfig context to use (default: the current context)"
+    )
     group.add_argument(
         "--kubeconfig",
         metavar="FILE",
         type=_path,
         default=default,
-        help="kubeconfig file (default: $KUBECONFIG, ~/.kube/config)",
+        help="kubeconfig file to use (default: $KUBECONFIG, otherwise ~/.kube/config)",
     )
     group = parser.group(RAY_OPTIONS)
-    group.add_argument("--address", metavar="URL", default=default, help="URL of the Ray dashboard, such as http://head:8265")
     group.add_argument(
-        "--storage", metavar="DIR", default=default, help="folder of the Ray head node, or fsspec URL, for job records"
+        "--address",
+        metavar="URL",
+        default=default,
+        help="URL of the Ray cluster's dashboard, such as http://head:8265 (default: $RAY_API_SERVER_ADDRESS)",
+    )
+    group.add_argument(
+        "--storage",
+        metavar="DIR",
+        default=default,
+        help="where the Ray cluster stores job records: a folder on the head node, or an fsspec URL",
     )
     group.add_argument(
         "--runtime-env",
         metavar="JSON",
         default=default,
-        help="Ray runtime environment (runtime_env) of processes started on the cluster",
+        help="Ray's runtime_env, as a JSON object, for the processes of a job on the Ray cluster",
     )
 
 
@@ -156,14 +171,14 @@ def job_file_options(parser: UsageParser) -> None:
         "file",
         metavar="FILE",
         type=Path,
-        help="job file, pytorchjob-generator settings, AppWrapper or PyTorchJob",
+        help="job file, settings.yaml of the pytorchjob-generator, or manifest of an AppWrapper or PyTorchJob",
     )
-    set_option(parser, "a field of FILE to a YAML value, as in nodes=1:4")
+    set_option(parser, "a field of FILE to a YAML value, as in --set nodes=1:4")
     parser.group(KUBERNETES_OPTIONS).add_argument(
         "--kind",
         choices=[kind.value for kind in Kind],
         default=None,
-        help="kind of Kubernetes objects to create (default: as in FILE, or pods)",
+        help="type of Kubernetes objects that run the job (default: kind in FILE, otherwise pods)",
     )
 
 

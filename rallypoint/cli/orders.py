@@ -21,26 +21,28 @@ _TIMEOUT = 60.0
 
 _PAUSE = """\
 Pause all workers of a running job after the same step, until the job is
-resumed. The processes keep running and keep their memory and devices. Timeouts
-and leases keep counting down during the pause, and can expire. The pause counts
-as time without progress for health.hang_downtime.
+resumed. The worker processes stay alive and keep their memory and devices.
+Timeouts and leases continue to run during the pause, and can expire. A job that
+is paused for longer than health.hang_downtime counts as hanging.
 
-The training script must either use rallypoint.training.State or call
-stop_requested once per step. A job whose script does neither cannot be paused:
-its ranks cannot stop after the same step, and the command reports this.
+The training script must use rallypoint.training.State, or call
+rallypoint.training.stop_requested once per step. If the script does neither,
+the workers cannot stop after the same step, and the command prints an error.
 """
 
 _SAVE = """\
 Save a checkpoint on all workers of a running job after the same step. After the
-save, the workers continue, or stay paused if the job is paused. The script
-registers the function that saves with rallypoint.training.State.on_save.
+save, the workers continue, or stay paused if the job is paused. The training
+script must define a function that saves a checkpoint, and register this
+function with rallypoint.training.State.on_save.
 """
 
 _STOP = """\
 Save a checkpoint on all workers of a running job after the same step, then end
-the job as succeeded. A script without rallypoint.training.State receives
-SIGTERM and must exit within the stop grace period; such a script can check
-stop_requested.
+the job as succeeded. If the training script does not use
+rallypoint.training.State, each worker receives SIGTERM and must exit within
+recovery.stop_grace_period. Such a script can call
+rallypoint.training.stop_requested to detect the request.
 """
 
 #: Past participle of each command, for messages.
@@ -50,8 +52,8 @@ _DONE = {"pause": "paused", "resume": "resumed", "save": "saved", "stop": "stopp
 def add(commands: Commands) -> None:
     """Add the three commands."""
     for name, summary, description in (
-        ("pause", "pause the workers until the job is resumed", _PAUSE),
-        ("save", "save a checkpoint on all workers now", _SAVE),
+        ("pause", "pause the workers of a job until the job is resumed", _PAUSE),
+        ("save", "save a checkpoint on all workers of a running job", _SAVE),
         ("stop", "save a checkpoint, then end the job as succeeded", _STOP),
     ):
         parser = add_job_command(commands, name, summary, description)
@@ -67,7 +69,7 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
         metavar="SECONDS",
         type=_seconds,
         default=_TIMEOUT,
-        help=f"seconds to wait for the workers' replies (default: {_TIMEOUT:g})",
+        help=f"maximum time in seconds to wait for the replies of the workers (default: {_TIMEOUT:g})",
     )
 
 

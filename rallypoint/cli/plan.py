@@ -35,10 +35,11 @@ _KIND = 9
 _VALUE = 24
 
 _DESCRIPTION = """\
-Show what `rallypoint submit FILE` would do: the settings in FILE, the settings
+Show what `rallypoint submit FILE` would do: the settings in FILE, other settings
 that differ from the defaults, and the objects to create. The command starts no
-job and creates no objects. With --all, the command also shows the job with all
-defaults. With --dry-run, the exit code is 1 if the API server rejects an object.
+job and creates no objects. With --all, the command also shows the complete job
+with all default values. With --dry-run=server, the exit code is 1 if the API
+server rejects an object.
 """
 
 
@@ -49,14 +50,18 @@ def add(commands: Commands) -> None:
     job_file_options(parser)
     name_option(parser, "name of the job; overrides the name in FILE")
     argument_options(parser)
-    parser.add_argument("--all", action="store_true", help="show the job with all defaults, and all its objects")
+    parser.add_argument(
+        "--all", action="store_true", help="also show the complete job with all default values, and the content of each object"
+    )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print one JSON document")
-    form.add_argument("--objects", action="store_true", help="print only the objects to create, as YAML documents")
+    form.add_argument("--json", action="store_true", help="print the plan as one JSON document")
+    form.add_argument(
+        "--objects", action="store_true", help="print only the objects that a submission creates, as YAML documents"
+    )
     parser.group(KUBERNETES_OPTIONS).add_argument(
         "--dry-run",
         choices=("server",),
-        help="validate the objects with a server-side dry run",
+        help="server: the API server validates the objects, but does not store them",
     )
     parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 

@@ -18,9 +18,9 @@ pytorchjob-generator describes, for `kubectl create -f -`. With --job, print a
 job file for `rallypoint submit`. All keys of the generator's Helm chart are
 supported; an unknown key is an error. The command does not contact a cluster.
 
-The pods of an elastic job wait for a Secret, which --secret prints. If --owner
-is the UID of the AppWrapper, Kubernetes deletes the Secret together with the
-AppWrapper:
+The pods of an elastic job wait for a Secret. `rallypoint render --secret` prints
+this Secret. If --owner is the UID of the AppWrapper, Kubernetes deletes the
+Secret together with the AppWrapper:
 
   rallypoint render settings.yaml | kubectl create -f -
   rallypoint render settings.yaml --secret \\
@@ -34,14 +34,22 @@ class OutputError(RallypointError):
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "render", "convert pytorchjob-generator settings to manifests", _DESCRIPTION)
-    parser.add_argument("file", metavar="FILE", type=Path, help="pytorchjob-generator settings, YAML or JSON")
+    parser = add_command(
+        commands, "render", "convert a settings.yaml of the pytorchjob-generator to Kubernetes manifests", _DESCRIPTION
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="settings.yaml of the pytorchjob-generator, YAML or JSON")
     what = parser.add_mutually_exclusive_group()
-    what.add_argument("--job", action="store_true", help="write a job file for `rallypoint submit`, not an AppWrapper")
-    what.add_argument("--secret", action="store_true", help="write the Secret of an elastic job, with a new random token")
-    parser.add_argument("--owner", metavar="UID", default="", help="with --secret: UID of the AppWrapper that owns the Secret")
-    parser.add_argument("-o", "--output", metavar="FILE", type=Path, help="output file (default: standard output)")
-    set_option(parser, "a key of FILE to a YAML value, as in numPods=8")
+    what.add_argument("--job", action="store_true", help="print a job file for `rallypoint submit` instead of an AppWrapper")
+    what.add_argument(
+        "--secret", action="store_true", help="print the Secret that an elastic job needs, with a new random token"
+    )
+    parser.add_argument(
+        "--owner", metavar="UID", default="", help="UID of the AppWrapper that owns the Secret; only with --secret"
+    )
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", type=Path, help="file to write the output to (default: standard output)"
+    )
+    set_option(parser, "a key of FILE to a YAML value, as in --set numPods=8")
     parser.set_defaults(run=run)
 
 

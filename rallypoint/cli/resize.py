@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 __all__ = ["add", "run"]
 
 _DESCRIPTION = """\
-Change the size of a job: N nodes, or MIN to MAX nodes.
+Change the number of nodes of a job to N, or to a range from MIN to MAX.
 
-The command does not wait for the new size. The job's supervisor creates missing
-nodes, or removes the nodes with the highest numbers; all workers restart in a
-new round. A resize uses no restart budget. The new size holds until the job is
-submitted again. Rallypoint can resize only jobs with "profile: ladder" and
-"kind: pods".
+The command returns before the job has its new size. The job's supervisor creates
+missing nodes, or removes the nodes with the highest numbers; all workers restart
+in a new round. A resize does not count against the budgets for restarts. The job
+keeps its new size until it is submitted again. Rallypoint can resize only jobs
+with "profile: ladder" and "kind: pods".
 """
 
 
@@ -31,8 +31,8 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "resize", "change the number of nodes of a job", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
-    parser.add_argument("nodes", metavar="N[:MAX]", help="number of nodes, or a range MIN:MAX")
-    parser.add_argument("--role", metavar="ROLE", default="", help="elastic role to resize, if the job has several roles")
+    parser.add_argument("nodes", metavar="N[:MAX]", help="new number of nodes, or a range MIN:MAX")
+    parser.add_argument("--role", metavar="ROLE", default="", help="elastic role to resize (for a job with several roles)")
     parser.set_defaults(run=run)
 
 

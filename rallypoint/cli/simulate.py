@@ -31,11 +31,11 @@ if TYPE_CHECKING:
 __all__ = ["add", "frame_document", "frame_lines", "run"]
 
 _DESCRIPTION = """\
-Replay recorded states of a job's pods through the supervisor's rules, and show
-the resulting phase, conditions, retries, timers and actions at each time. The
-command starts no job. POLICY is a job file, a file with policy fields or a file
-with AppWrapper annotations. TRACE is a file with the states of the pods; its
-format is described in docs/explanation/supervision.md.
+Replay recorded states of a job's pods, and show how the supervisor would react:
+the phase, conditions, resets, timers and actions of the job at each time. The
+command starts no job. POLICY is a job file, a file with supervision settings or
+a file with AppWrapper annotations. TRACE is a file with the recorded states of
+the pods; docs/explanation/supervision.md describes the format of this file.
 """
 
 #: Width of the column of times.
@@ -44,11 +44,11 @@ _TIME = 9
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "simulate", "replay recorded states of pods through the supervisor's rules", _DESCRIPTION)
-    parser.add_argument("policy", metavar="POLICY", type=Path, help="job file or policy file, YAML or JSON")
-    parser.add_argument("trace", metavar="TRACE", type=Path, help="file with the recorded states, YAML or JSON")
-    set_option(parser, "a field of POLICY to a value, as in failure_grace=5m")
-    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser = add_command(commands, "simulate", "show how the supervisor would react to recorded states of pods", _DESCRIPTION)
+    parser.add_argument("policy", metavar="POLICY", type=Path, help="job file, or file with supervision settings; YAML or JSON")
+    parser.add_argument("trace", metavar="TRACE", type=Path, help="file with the recorded states of the pods, YAML or JSON")
+    set_option(parser, "a field of POLICY to a value, as in --set failure_grace=5m")
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON document")
     parser.add_argument("--verbose", "-v", action="store_true", help="also show all conditions, timeouts and events")
     parser.set_defaults(run=run)
 

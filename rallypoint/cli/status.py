@@ -20,8 +20,8 @@ Show all jobs. With NAME, show the nodes, ranks and incidents of one job.
 
 On a terminal the output is coloured, unless NO_COLOR or TERM=dumb is set. With
 --watch, the exit code is 0 if the job succeeds and 1 if the job fails. Ctrl-C
-ends the command, and the job continues. Without NAME, the exit code is 1 if a
-job cannot be read; the readable jobs are shown.
+ends the command, and the job continues. Without NAME, the command shows all
+jobs that it can read; the exit code is 1 if it cannot read a job.
 """
 
 
@@ -29,8 +29,10 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "status", "show jobs, nodes, ranks and incidents", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", nargs="?", help="name of a job (default: all jobs)")
-    parser.add_argument("--watch", action="store_true", help="refresh the output until the job ends")
-    parser.add_argument("--json", action="store_true", help="print JSON; with --watch, a new document at each change")
+    parser.add_argument("--watch", action="store_true", help="show each change of the status until the job ends")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document; with --watch, one for each change of the job"
+    )
     parser.set_defaults(run=run, usage_error=parser.error)
 
 

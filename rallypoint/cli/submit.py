@@ -33,12 +33,13 @@ OWNER = "cli"
 _ATTACHED = "attached"
 
 _DESCRIPTION = """\
-Start the job of FILE, and a supervisor that manages the job to its end. The
-supervisor is a background process of this machine or, on Kubernetes, a small
-pod.
+Start the job that FILE describes, and a supervisor that manages the job until
+the job ends. The supervisor is a background process of this machine or, on
+Kubernetes, a small pod.
 
 If a finished job has the same name, a new attempt of that job starts, with its
-checkpoints and history. If the same job is already running, nothing starts.
+checkpoints and history. If the same job is already running, the command starts
+nothing.
 With --watch, the exit code is 0 if the job succeeds and 1 if the job fails.
 Ctrl-C ends the command, and the job continues.
 """
@@ -84,10 +85,12 @@ def add(commands: Commands) -> None:
         "--orphan-policy",
         choices=[policy.value for policy in OrphanPolicy],
         default=None,
-        help="what to do if the supervisor is lost (default: as in FILE, or continue)",
+        help="reaction of the job if its supervisor is lost: continue or stop (default: value in FILE, otherwise continue)",
     )
-    parser.add_argument("--watch", action="store_true", help="follow the job until it ends")
-    parser.add_argument("--json", action="store_true", help="print JSON; with --watch, a new document at each change")
+    parser.add_argument("--watch", action="store_true", help="show each change of the job's status until the job ends")
+    parser.add_argument(
+        "--json", action="store_true", help="print one JSON document; with --watch, one for each change of the job"
+    )
     way_options(parser)
     parser.set_defaults(run=run, place=place_of, usage_error=parser.error)
 

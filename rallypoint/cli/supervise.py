@@ -31,23 +31,24 @@ _TERMINATED = 143  # 128 + SIGTERM, as shells count
 _LOG_FORMAT = "%(asctime)s  %(levelname)s: %(message)s"
 
 _DESCRIPTION = """\
-Supervise a job to its end. `rallypoint submit` starts a supervisor in the
-background. Run this command after a reboot, or for a job without a supervisor.
+Run the supervisor of a job until the job ends. Normally, `rallypoint submit`
+starts the supervisor in the background. Run this command if the job has no
+supervisor, for example after a reboot.
 
-Only one process supervises a job. If another process supervises the job
-already, this command waits and takes over when that process ends. After Ctrl-C
-or SIGTERM the job continues without a supervisor; the command ignores SIGHUP.
+Only one process supervises a job. If another process already supervises the
+job, this command waits and takes over when that process ends. After Ctrl-C or
+SIGTERM, the job continues without a supervisor. The command ignores SIGHUP.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_job_command(commands, "supervise", "supervise a job to its end", _DESCRIPTION)
+    parser = add_job_command(commands, "supervise", "run the supervisor of a job until the job ends", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
     parser.add_argument(
         "--ignore-outcome",
         action="store_true",
-        help="exit 0 also if the job failed or is missing (for restart policies)",
+        help="exit with 0 even if the job failed or does not exist, so that a restart policy does not restart the command",
     )
     # For callers that pass credentials, which must not be on a command line.
     parser.add_argument("--credentials-from-stdin", action="store_true", help=argparse.SUPPRESS)

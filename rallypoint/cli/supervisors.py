@@ -78,14 +78,14 @@ def way_options(parser: UsageParser) -> None:
         "--supervise",
         choices=[way.value for way in Way],
         default=None,
-        help="where the supervisor runs: process, pod, here (this command) or none",
+        help="where the supervisor runs: process (in the background), pod, here (in this command) or none (no supervisor)",
     )
     group = parser.group(KUBERNETES_OPTIONS)
     group.add_argument(
         "--supervisor-image",
         metavar="IMAGE",
         default="",
-        help="image of the supervisor pod, with airflow-provider-rallypoint[client,kubernetes]",
+        help="container image of the supervisor pod, in which airflow-provider-rallypoint[client,kubernetes] is installed",
     )
     group.add_argument(
         "--supervisor-account",

@@ -18,27 +18,27 @@ __all__ = ["add", "nobody", "run"]
 
 _SUSPEND = """\
 Stop all processes of a job and keep its record, until the job is resumed. While
-the job is suspended, no timeout counts down and no restart budget is used.
+the job is suspended, no timeout of the job runs, and no restart is counted.
 
-The command returns at once, and the job's supervisor stops the job. A script
-that checks rallypoint.training.stop_requested can save a checkpoint before it
-exits. Suspending a suspended job has no effect; suspending a finished job is an
-error.
+The command returns at once, and the job's supervisor stops the processes. A
+training script that calls rallypoint.training.stop_requested can save a
+checkpoint before it exits. Suspending a suspended job has no effect; suspending
+a finished job is an error.
 """
 
 _RESUME = """\
-Restart a suspended job with its checkpoints and history. For a suspended job,
-the command returns at once, and the job's supervisor starts the job.
+Restart a suspended job from its last checkpoint, or continue a paused job.
 
-Workers of a paused job continue; the command waits for the replies of the
-workers.
+For a suspended job, the command returns at once, and the job's supervisor starts
+the processes of the job. For a paused job, the workers continue, and the command
+waits for the replies of the workers.
 """
 
 
 def add(commands: Commands) -> None:
     """Add the two commands."""
     for name, summary, description in (
-        ("suspend", "stop a job until it is resumed", _SUSPEND),
+        ("suspend", "stop all processes of a job until the job is resumed", _SUSPEND),
         ("resume", "restart a suspended job, or continue a paused job", _RESUME),
     ):
         parser = add_job_command(commands, name, summary, description)

@@ -56,31 +56,62 @@ _MASTER = (
     ("job_name", "NAME", "same as --name"),
     ("namespace", "NS", "Kubernetes namespace"),
     ("platform", "NAME", "backend of the job: kubernetes (also k8s, pyk8s), local or ray"),
-    ("pending_timeout", "S", "seconds that nodes may stay pending; 0: no limit (default: 900)"),
-    ("pending_fail_strategy", "N", "if nodes stay pending: -1 ignore, 0 warn, 1 or 2 fail (default: 1)"),
-    ("service_type", "grpc|http", "protocol between agents and coordinator"),
-    ("xpu_type", "nvidia|ascend", "vendor tool that measures device load: nvidia or ascend"),
-    ("hang_detection", "0|1|2", "on a hang: 0 log only, 1 report, 2 restart workers (default: 1)"),
-    ("hang_downtime", "MINUTES", "minutes without progress that count as a hang; 0: off (default: 30)"),
-    ("pre_check_ops", "LIST", 'checks before training: [("module", "Class", enabled)]'),
-    ("dynamic_failover_extension", "CLASS", "class to call after each failure, as MODULE::CLASS"),
+    ("pending_timeout", "S", "maximum time in seconds that nodes may stay pending; 0: no limit (default: 900)"),
+    (
+        "pending_fail_strategy",
+        "N",
+        (
+            "reaction if nodes are still pending after --pending-timeout: -1 none, 0 a warning, "
+            "1 the job fails if fewer than the minimum number of nodes run, 2 the job fails (default: 1)"
+        ),
+    ),
+    (
+        "service_type",
+        "grpc|http",
+        "protocol between agents and coordinator: grpc or http (default: grpc if grpcio is installed, otherwise http)",
+    ),
+    (
+        "xpu_type",
+        "nvidia|ascend",
+        "vendor whose tool measures the load of the devices: nvidia or ascend (default: nvidia)",
+    ),
+    (
+        "hang_detection",
+        "0|1|2",
+        "reaction to a hang: 0 a log line, 1 also an incident in the job status, 2 also a restart of the workers (default: 1)",
+    ),
+    ("hang_downtime", "MINUTES", "minutes without progress after which a job counts as hanging; 0: never (default: 30)"),
+    (
+        "pre_check_ops",
+        "LIST",
+        'list of (module, class, enabled): classes that check the job before the training, as in [("my.checks", "Disk", True)]',
+    ),
+    ("dynamic_failover_extension", "CLASS", "class that Rallypoint calls after each failure of a worker, as MODULE::CLASS"),
 )
 
 _TRAINING = (
-    ("precheck", "0|1|2", "node check before training: 0 off (default), 1 pairs, 2 also all nodes"),
-    ("node_unit", "N", "use a multiple of N nodes in each round (default: 1)"),
-    ("nnodes", "N|MIN:MAX", "number of nodes (default: 1)"),
-    ("rdzv_conf", "KEY=VALUE,...", "rendezvous settings, such as join_timeout=600"),
-    ("max_restarts", "N", "maximum worker restarts after faults; at least 1 (default: 3)"),
-    ("relaunch_on_worker_failure", "N", "how often a failed node is replaced; at least 1 (default: 3)"),
-    ("log_dir", "DIR", "folder of the worker logs"),
+    (
+        "precheck",
+        "0|1|2",
+        "node check before the training: 0 none (default), 1 tests pairs of nodes, 2 also tests all nodes together",
+    ),
+    ("node_unit", "N", "the number of training nodes is always a multiple of this number (default: 1)"),
+    ("nnodes", "N|MIN:MAX", "number of nodes, or a range MIN:MAX (default: 1)"),
+    ("rdzv_conf", "KEY=VALUE,...", "rendezvous settings as KEY=VALUE pairs with commas between them, such as join_timeout=600"),
+    ("max_restarts", "N", "maximum number of worker restarts after faults, 1 or more (default: 3)"),
+    ("relaunch_on_worker_failure", "N", "maximum number of replacements of each node, 1 or more (default: 3)"),
+    ("log_dir", "DIR", "folder for the log files of the workers"),
     ("auto_config", "", "start one worker per GPU or NPU of the node"),
-    ("exclude_straggler", "", "replace nodes that are slow in the node check"),
-    ("accelerator", "NAME", "accelerator: nvidia.com/gpu (default), ascend-npu or cpu"),
-    ("numa_affinity", "", "bind workers to the CPUs near their GPU"),
+    ("exclude_straggler", "", "replace nodes that are slow in the node check (see --precheck)"),
+    ("accelerator", "NAME", "kind of devices: nvidia.com/gpu (default), ascend-npu or cpu"),
+    ("numa_affinity", "", "bind each worker to the CPUs near its GPU"),
     ("network_check", "", "same as --precheck 1"),
     ("comm_perf_test", "", "same as --precheck 2"),
-    ("training_port", "PORT", "first port that workers try on ascend-npu (default: 60000)"),
+    (
+        "training_port",
+        "PORT",
+        "with --accelerator ascend-npu: port from which to search for free ports for the workers (default: 60000)",
+    ),
 )
 
 

@@ -12,9 +12,14 @@ ARGUMENTS = (
         "pre_check_ops",
         "training_elastic_mode",
         "base|ucp",
-        "ucp: store the last snapshot before each new round (default: base)",
+        "ucp: before workers restart, the agents write the last snapshot to storage; base (default): they do not",
     ),
-    ("exclude_straggler", "save_at_breakpoint", "", "store the last in-memory snapshot when a worker dies"),
+    (
+        "exclude_straggler",
+        "save_at_breakpoint",
+        "",
+        "if a worker dies, the agent writes the last in-memory snapshot to storage",
+    ),
 )
 
 #: Where DLRover's code does something else than its document says: the argument, the document, the code.

@@ -41,9 +41,9 @@ After reading this page, you know the timers of a job, the job field that sets e
 expires. `rallypoint explain JOB` shows the timers that run. `rallypoint simulate` shows [how the timers react to a list of
 faults](../explanation/supervision.md#simulate).
 
-A job is *ready* when the ranks of the current round train (profile `appwrapper`: when all pods run). The supervisor's timers
-never run backwards, even if the clock of the machine is set back. If no supervisor runs for a while, the timers advance by at
-most two minutes.
+A job is *ready* when the ranks of the current round train (profile `appwrapper`: when all pods run). If the clock of the
+machine is set back, the supervisor's timers keep their elapsed time. During a time without a supervisor, the timers advance
+by at most two minutes.
 
 """
 

@@ -16,9 +16,7 @@ DEVICE_TYPES = ("gpu", CPU)
 
 
 class Cluster(Model):
-    """The machines that the job may use. If `nodes` or `devices_per_node` is not set, Rallypoint does not check whether the
-    roles fit.
-    """
+    """The machines that the job may use. If `nodes` and `devices_per_node` are set, Rallypoint checks that the roles fit."""
 
     nodes: Annotated[int | None, whole(1, 999_999, unit="nodes")] = None
     """Number of machines."""
@@ -47,7 +45,9 @@ class Master(Model):
     create_timeout: Annotated[float | None, duration(positive=True)] = None
     """Time in which the first coordinator must start."""
     max_restarts: Annotated[int | None, whole(0, 999_999, unit="replacements")] = None
-    """Maximum number of replacements of the coordinator in one attempt. Default: 100."""
+    """Maximum number of replacements of the coordinator in one attempt; in a job with several roles, also of the supervisor.
+    Default: 100.
+    """
     isolation: Annotated[str, WORD] = ""
     """Name of a Kubernetes extended resource; the coordinator requests one unit of this resource."""
 

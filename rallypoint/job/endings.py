@@ -134,13 +134,15 @@ class EndingRule(Model):
     other_names: ClassVar[Mapping[str, str]] = {"exit_code": "exit_codes", "signal": "signals"}
 
     exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """The process exited with one of these codes."""
+    """Condition: the process exited with one of these codes."""
     signals: Annotated[tuple[int, ...], _SIGNAL_LIST] = ()
-    """One of these signals, by name or number, ended the process."""
+    """Condition: one of these signals (names or numbers) ended the process."""
     log_pattern: Annotated[str, _PATTERN] = ""
-    """Regular expression that matches in the error message or in one of the last log lines."""
+    """Condition: Rallypoint finds this regular expression in the error message or in one of the last log lines."""
     answer: Annotated[str, choice(*(answer.value for answer in Answer))]
-    """`retry-here`: restart on the same node; `retry-elsewhere`: replace the node on another host; `fail-now`: fail the job."""
+    """Reaction: `retry-here`: restart all workers on the same nodes, or replace a node that ended; `retry-elsewhere`: replace
+    the node by one on another host; `fail-now`: fail the job.
+    """
 
     @model_validator(mode="after")
     def _says_what_it_is_about(self) -> Self:

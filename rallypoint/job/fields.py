@@ -61,7 +61,7 @@ class _JobFields(Model):
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
     """Set of supervision rules and defaults. Default: `ladder`, unless labels or fields of the job select another profile."""
     labels: Texts = Field(default_factory=dict)
-    """Labels of the job and all its pods. Some labels also set fields of the job."""
+    """Labels of the job and all its pods. Some labels, such as those of MindCluster, also set fields of the job."""
     annotations: Texts = Field(default_factory=dict)
     """Annotations of the job and all its pods. Some annotations, such as those of AppWrapper, also set fields of the job."""
     fault_tolerance: FaultTolerance = FaultTolerance()
@@ -101,7 +101,7 @@ class _JobFields(Model):
     worker_isolation: Annotated[str, WORD] = ""
     """Name of a Kubernetes extended resource; each worker requests one unit of this resource."""
     rpc: Rpc = Rpc()
-    """Function calls between roles."""
+    """Settings of function calls between roles."""
 
 
 if TYPE_CHECKING:

@@ -182,38 +182,40 @@ _MINUTES = Rule(
 
 
 class FaultTolerance(Model):
-    """How the supervisor reacts to failures of the whole job. Grace periods and pauses range from 0s to 24h."""
+    """How the supervisor reacts to failures of the whole job. Grace periods and pauses must be from 0s to 24h."""
 
     retry_limit: Annotated[int, whole(0, MOST_RESETS, unit="resets")] = Budgets.retry_limit
-    """Maximum number of restarts of the whole job; a job has at most `retry_limit + 1` attempts."""
+    """Maximum number of resets, that is, restarts of the whole job; a job has at most `retry_limit + 1` attempts."""
     admission_grace_period: Annotated[float, _GRACE] = GracePeriods.admission_grace
     """Maximum time from the start of an attempt until MIN nodes exist (profile `appwrapper`: all nodes)."""
     warmup_grace_period: Annotated[float, _GRACE] = GracePeriods.warmup_grace
-    """Maximum time from the start of an attempt, or from the end of the last round, until a round trains."""
+    """Maximum time from the start of an attempt, or from the end of a round, until the ranks of the next round train."""
     failure_grace_period: Annotated[float, _GRACE] = GracePeriods.failure_grace
-    """How long the job may have fewer than MIN nodes because of failed nodes."""
+    """How long the job may have fewer than MIN nodes because nodes failed; afterwards, the job is reset."""
     retry_pause_period: Annotated[float, _GRACE] = GracePeriods.retry_pause
     """Pause between the deletion of a failed attempt and the start of the next attempt."""
     forceful_deletion_grace_period: Annotated[float, _GRACE] = GracePeriods.forceful_deletion_grace
-    """Time after which objects that are still being deleted are deleted by force."""
+    """How long the normal deletion of the job's objects may take; afterwards, they are deleted by force."""
     deletion_on_failure_grace_period: Annotated[float, _GRACE] = GracePeriods.deletion_on_failure_grace
     """How long the nodes of a failed job are kept for debugging."""
     success_ttl: Annotated[float, _TIMEOUT] = GracePeriods.success_ttl
     """How long the objects and files of a successful job are kept."""
     terminal_exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """Exit codes of workers and pods after which the job fails without a retry."""
+    """Exit codes of workers and pods after which the job fails without a further attempt."""
     retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """If set: the job fails without a retry after an exit code that is not in this list or is in `terminal_exit_codes`."""
+    """If this list is set, the job fails without a further attempt after any exit code that is not in the list. An exit code
+    that is also in `terminal_exit_codes` is terminal.
+    """
     no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Budgets.no_progress_limit
-    """The job fails after this number of attempts in a row without a newer training step; 0: no limit."""
+    """Number of attempts in a row that reach no new training step, after which the job fails; 0: no limit."""
     pending_timeout: Annotated[float, _PERIOD] = GracePeriods.pending_timeout
     """How long nodes may stay pending; `pending_fail_strategy` defines the reaction."""
     pending_fail_strategy: Annotated[int, one_of(-1, 0, 1, 2)] = GracePeriods.pending_fail_strategy
-    """Reaction if nodes are pending after `pending_timeout`: -1: none; 0: warning; 1: fail if fewer than MIN nodes run; 2:
-    fail.
+    """Reaction if nodes are pending after `pending_timeout`: -1: none; 0: a warning; 1: the job fails if fewer than MIN nodes
+    run; 2: the job fails.
     """
     rules: Annotated[tuple[EndingRule, ...], LIST] = ()
-    """Your own rules for exits of workers and nodes. The first rule that matches decides."""
+    """Your own rules for exits of workers and nodes. The first rule that matches an exit defines the reaction."""
     dynamic_failover_extension: Annotated[str, _EXTENSION] = ""
     """Class in the training image that Rallypoint calls after each failure of a worker, before it checks rules and exit codes.
     """
@@ -232,10 +234,10 @@ class FaultTolerance(Model):
 
 
 class BudgetRefill(Model):
-    """When faults no longer count against a budget. By default, all faults count."""
+    """When faults no longer count against a budget. By default, all faults of the attempt (resets: of the job) count."""
 
     window: Annotated[float, _PERIOD] = 0.0
-    """Only faults of the last `window` count; 0s: all faults count."""
+    """Only faults that are not older than this time count; 0s: faults of any age count."""
     healthy_for: Annotated[float, _PERIOD] = 0.0
     """After this time of training without a fault, earlier faults no longer count; 0s: off."""
     on_checkpoint: Annotated[bool, FLAG] = False
@@ -263,7 +265,7 @@ class _Recovery(Model):
     max_restarts: Annotated[int, whole(0, unit="restarts")] = Budgets.max_restarts
     """Maximum number of worker restarts after failures of workers, within one attempt."""
     node_replacements: Annotated[int, whole(0, unit="replacements")] = Budgets.node_replacements
-    """Maximum number of replacements of each node within one attempt (DLRover's `relaunch_on_worker_failure`)."""
+    """Maximum number of replacements of each node within one attempt (DLRover's name: `relaunch_on_worker_failure`)."""
     max_hangs: Annotated[int, whole(0, unit="restarts")] = Budgets.max_hangs
     """Maximum number of worker restarts after hangs, within one attempt."""
     replace_delay: Annotated[float, _PERIOD] = GracePeriods.replace_delay
@@ -279,7 +281,7 @@ class _Recovery(Model):
     preload: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Modules that standby processes import, in addition to torch and the modules that the script imports."""
     start_method: Annotated[str | None, choice("fork", "spawn", "forkserver")] = None
-    """`fork`: workers are forked from a process that has imported torch; other values: each worker is a new program."""
+    """`fork`: workers are forked from a process that has imported torch; other values: each worker starts as a new process."""
     refill: Refills = Refills()
     """When faults no longer count against a budget, such as `max_restarts`. Default: never."""
 
@@ -294,9 +296,9 @@ class Rendezvous(Model):
     """How nodes form a round."""
 
     join_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.join_timeout
-    """How long a round waits for the minimum number of nodes (MIN in `nodes: MIN:MAX`)."""
+    """How long a rendezvous waits for the minimum number of nodes (MIN in `nodes: MIN:MAX`)."""
     last_call_timeout: Annotated[float, _PERIOD] = RendezvousSettings.last_call
-    """How long a round that has the minimum number of nodes (MIN) waits for more nodes, up to MAX."""
+    """How long a rendezvous with the minimum number of nodes (MIN) waits for further nodes, up to MAX."""
     fence_timeout: Annotated[float, _TIMEOUT] = RendezvousSettings.fence_timeout
     """Time after which an agent that cannot reach a coordinator stops its workers."""
     port: Annotated[int, whole(0, 65535)] = 0
@@ -321,33 +323,35 @@ class _Health(Model):
     worker is reported at once. Between health reports, an agent sends heartbeats, at least once per second.
     """
     node_unreachable: Annotated[float, _GRACE] = 30.0
-    """How long a pod stays on a host that is not ready or unreachable. Each pod gets this time as a toleration (Kubernetes'
-    default: 300s), unless `tolerations` contains one for the same taint.
+    """How long a pod stays on a Kubernetes node that is not ready or cannot be reached. Each pod gets this time in its
+    tolerations (Kubernetes' default: 300s), unless the job's `tolerations` contain one for the same taint.
     """
     hang_downtime: Annotated[float, _MINUTES] = 1800.0
     """Time without a sign of life of any rank after which the job counts as hanging; a number without a unit is in minutes; 0:
     off.
     """
     hang_detection: Annotated[int, one_of(0, 1, 2)] = 1
-    """Reaction to a hang: 0: a log line; 1: an incident; 2: a restart of the workers."""
+    """Reaction to a hang: 0: a log line; 1: also an incident in the job's status; 2: also a restart of the workers."""
     hang_learning: Annotated[bool, FLAG] = True
-    """True: the coordinator learns how long steps, checkpoints and other phases usually take, and reports a rank that takes
-    longer; if the ranks provably cannot continue, this is a hang. False: only `hang_downtime` applies.
+    """True: the coordinator learns how long steps, checkpoints and other phases usually take. If no rank makes progress for
+    longer, the agents examine their workers; if the ranks provably cannot continue, this counts as a hang. False: only
+    `hang_downtime` applies.
     """
     precheck: Annotated[int, one_of(0, 1, 2)] = 0
-    """Node check before the training: 0: none; 1: in pairs of nodes; 2: in pairs, then all nodes together (an argument of
-    DLRover).
+    """Node check before the training (an argument of DLRover): 0: none; 1: nodes are tested in pairs; 2: nodes are tested in
+    pairs, then all good nodes together.
     """
     network_check: Annotated[bool, FLAG] = False
     """The same as `precheck: 1`."""
     comm_perf_test: Annotated[bool, FLAG] = False
     """The same as `precheck: 2`."""
     exclude_straggler: Annotated[bool, FLAG] = False
-    """True: nodes that take more than twice the median time in the node check are replaced; needs `precheck` 1 or 2."""
+    """True: Rallypoint replaces nodes that take more than twice the median time in the node check; needs `precheck` 1 or 2."""
     precheck_timeout: Annotated[float, _TIMEOUT] = 300.0
     """Time limit of each test in the node check."""
     precheck_all_pairs: Annotated[bool, FLAG] = False
-    """True: the node check tests every pair of nodes, to measure all bandwidths; its duration grows with the number of nodes.
+    """True: the node check tests every pair of nodes, to measure the bandwidth between all nodes; the check then takes longer,
+    in proportion to the number of nodes.
     """
     precheck_only: Annotated[bool, FLAG] = False
     """True: the job ends after the node check, with the result of the check; needs `precheck` 1 or 2."""
@@ -358,7 +362,7 @@ class _Health(Model):
     false is skipped.
     """
     xpu_type: Annotated[str, choice("nvidia", "ascend")] = "nvidia"
-    """Vendor whose tool measures the load of the devices (an argument of DLRover)."""
+    """Vendor of the devices, whose library the agent uses to measure their load (an argument of DLRover)."""
 
     @property
     def effective_pre_checks(self) -> tuple[PreCheckOp, ...]:
@@ -396,8 +400,8 @@ class Logs(Model):
     dir: Annotated[str, PATH] = ""
     """Folder of the log files, relative to the folder of the job file. Default: the job's own folder."""
     redirects: Annotated[str, _STREAMS] = "both"
-    """Streams that are written to files."""
+    """Output streams of the workers that the agent writes to files."""
     tee: Annotated[str, _STREAMS] = "none"
-    """Streams that are written to files and printed by the agent, each line with its rank."""
+    """Output streams of the workers that the agent writes to files and also prints, each line with its rank."""
     tail_lines: Annotated[int, whole(1, 200, unit="lines")] = 20
-    """How many of the last log lines of a failed worker the incident contains."""
+    """Number of last log lines of a failed worker that the incident in the status contains."""

@@ -74,11 +74,13 @@ class Resources(Model):
     memory: Annotated[str, QUANTITY] = ""
     """Memory in bytes: `8Gi`, `512M`."""
     cpu_limit: Annotated[str, QUANTITY] = ""
-    """Limit of CPU cores."""
+    """Maximum number of CPU cores that a node may use."""
     memory_limit: Annotated[str, QUANTITY] = ""
-    """Limit of memory in bytes; a node that uses more is killed."""
+    """Maximum memory that a node may use, in bytes; a node that uses more is killed."""
     shm: Annotated[str, QUANTITY] = ""
-    """Size of /dev/shm, in addition to `memory`; contains progress reports and snapshots. Default: 64Mi per worker."""
+    """Size of /dev/shm, which contains progress reports and snapshots; Kubernetes adds this size to `memory`. Default: 64Mi per
+    worker.
+    """
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0
     """Number of GPUs; both the request and the limit."""
     gpu_resource: Annotated[str, RESOURCE] = ""
@@ -105,15 +107,15 @@ class InstanceResources(Model):
 
 
 class NodeGroupFailover(Model):
-    """Nodes that are replaced together: those on Kubernetes nodes with the same value of a label."""
+    """Nodes that are replaced together, because their Kubernetes nodes have the same value of a label."""
 
     label: Annotated[str, WORD] = ""
     """Key of a label of the Kubernetes nodes, such as `topology.kubernetes.io/rack`. The supervisor must be allowed to read
     Kubernetes nodes (`rallypoint manifests rbac --nodes`).
     """
     timeout: Annotated[float | None, duration(least=30.0)] = None
-    """How long the replacement of a node may stay pending; then all nodes with the same value of the label are replaced, by
-    nodes with other values. Default: 5m.
+    """How long the replacement of a node may stay pending; afterwards, Rallypoint replaces all nodes whose Kubernetes nodes
+    have the same value of `label`, and avoids Kubernetes nodes with this value. Default: 5m.
     """
 
 
@@ -124,7 +126,8 @@ class _Role(Model):
     """Name of the role, unique within the job. If `roles` is a mapping, the key is the name."""
     entrypoint: Annotated[Entrypoint, ENTRYPOINT]
     """Program of each worker: `train.py`, `-m pkg.train`, `pkg.train:run`, `[bash, -c, ...]` or
-    `{script|module|function|command: ...}`. A function is called without arguments; for a class, `run()` is called.
+    `{script|module|function|command: ...}`. A function is called without arguments; of a class, Rallypoint calls the
+    method `run()`.
     """
     args: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
     """Arguments of the program; numbers become strings."""
@@ -139,20 +142,24 @@ class _Role(Model):
     accelerator: Annotated[str, choice("nvidia.com/gpu", "ascend-npu", "cpu")] = ""
     """Kind of the devices (an argument of DLRover). Default: `nvidia.com/gpu`."""
     numa_affinity: Annotated[str, NUMA] = ""
-    """Binds workers to the CPUs near their GPU: `node` (same as `true`), `socket`, `exclusive` or `core-complex`."""
+    """Binds workers to the CPUs near their GPU, by a mode of torchrun's `--numa-binding`: `node` (same as `true`), `socket`,
+    `exclusive` or `core-complex`.
+    """
     launch: Annotated[str, choice(ELASTIC, SIMPLE)] = ELASTIC
     """`elastic`: workers that train together, with rendezvous and recovery; `simple`: independent processes, each restarted
     alone.
     """
     total: Annotated[int | None, whole(0, 999_999, unit="instances")] = None
-    """Number of instances of the role, or of workers of an elastic role; 0: the role runs nothing."""
+    """Number of instances of a simple role, or of workers of an elastic role; 0: the role starts no process."""
     per_group: Annotated[int | None, whole(1, 999_999, unit="instances")] = None
-    """Number of instances in one group; a group runs on one node. For an elastic role, another name of `nproc_per_node`."""
+    """Number of instances of a simple role that run together on one node. For an elastic role, another name of
+    `nproc_per_node`.
+    """
     driver: Annotated[bool | None, FLAG] = None
     """The job succeeds when all roles with `driver: true` have succeeded; Rallypoint then ends the other roles."""
     on_failure: Annotated[str, choice("instance", "role", "job", "none")] = ""
-    """Reaction to a failed instance: `instance` (default): restart it (elastic role: recover as in a job with one role);
-    `role`: restart the whole role; `job`: restart all roles; `none`: the job fails.
+    """Reaction to a failed instance: `instance` (default): restart this instance (elastic role: recover as in a job with one
+    role); `role`: restart all instances of the role; `job`: restart all roles; `none`: restart nothing and fail the job.
     """
     node_group_failover: NodeGroupFailover = NodeGroupFailover()
     """Nodes that are replaced together."""
@@ -167,17 +174,17 @@ class _Role(Model):
     checkpoint_dir: Annotated[str, PATH] = ""
     """Folder of the checkpoints; workers get its path as RALLYPOINT_CHECKPOINT_DIR."""
     setup_commands: Annotated[tuple[Annotated[str, COMMAND_LINE], ...], LIST] = ()
-    """Shell commands that run once per node, in one shell that stops at the first error. Workers get the working directory and
-    the exported variables of this shell.
+    """Shell commands that run once per node, in one shell that stops at the first error. Workers get the working directory of
+    this shell and the environment variables that it exports.
     """
     resources: Resources = Resources()
     """Resources that one node requests; without effect on the backend `local`."""
     instance_resources: InstanceResources = InstanceResources()
-    """Resources that one instance requests. Each node of an elastic role requests the sum for its workers, unless they share
-    devices.
+    """Resources that one instance requests. Each node of an elastic role requests the sum for its workers, unless the workers
+    share devices.
     """
     image: Annotated[str, WORD] = ""
-    """Container image. The fields from `image` to `annotations` apply only to pods."""
+    """Container image. The fields of this table from `image` to `annotations` apply only to pods."""
     image_pull_policy: Annotated[str, choice("Always", "IfNotPresent", "Never")] = ""
     """When the image is pulled. Default as in Kubernetes: `Always` with the tag `:latest`, otherwise `IfNotPresent`."""
     python: Annotated[tuple[Annotated[str, ARGUMENT], ...], LIST] = ()
@@ -221,10 +228,9 @@ class _Role(Model):
     termination_grace_period: Annotated[float | None, duration(positive=True)] = None
     """Time between SIGTERM and SIGKILL when a pod is deleted. Default: `recovery.stop_grace_period` plus 15s."""
     security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """Security context of the container; overrides Rallypoint's settings, which the pod security standard `restricted` allows.
-    """
+    """Security context of the container; overrides Rallypoint's default, which meets the pod security standard `restricted`."""
     pod_security_context: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
-    """Security context of the pod; overrides Rallypoint's settings, which the pod security standard `restricted` allows."""
+    """Security context of the pod; overrides Rallypoint's default, which meets the pod security standard `restricted`."""
     pod_template: Annotated[dict[str, Any], CONTAINER] = Field(default_factory=dict)
     """Template of the pods (`metadata`, `spec`); the workers run in the template's container `trainer`."""
     labels: Texts = Field(default_factory=dict)

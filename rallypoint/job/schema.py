@@ -40,8 +40,8 @@ _HEAD = """\
 # The job file
 
 After reading this page, you can look up every field of a job with its type, default and unit. A job file is YAML or JSON. In
-Python, `load_job` also accepts a dict or keyword arguments with the same fields. Unknown fields and values out of range are
-errors. JSON schema: [job.schema.json](job.schema.json).
+Python, `rallypoint.job.load_job` also accepts a dict or keyword arguments with the same fields. Unknown fields and values out
+of range are errors. JSON schema: [job.schema.json](job.schema.json).
 
 ```yaml
 name: digits
@@ -64,10 +64,11 @@ must not have fields of a role at the top level. `labels` and `annotations` at t
 | Type of a value | Syntax |
 |---|---|
 | duration | `90s`, `1h30m`, `7d`, `300ms`, ISO 8601 without years and months (`PT1M30S`, `P1DT2H`), or \
-a number of seconds; not negative |
+a number of seconds; a negative duration is an error |
 | YAML | `nodes: 1:2` is a range; `1.10`, `0123`, `0x1f`, `on`, `off`, `yes`, `no` and dates are text; \
 only `true` and `false` are booleans; duplicate keys are errors; in the field `config`, `1e-5` and `1.5` are numbers |
-| job document | at most 512 KiB; at most 20,000 values and 64 levels, counted after YAML aliases and merges are expanded |
+| job document | at most 512 KiB; at most 20,000 values and 64 levels of nesting, counted after YAML aliases \
+and merges are expanded |
 | environment value | numbers and booleans become text (`1`, `true`); `null` is an error; for an empty value, write `''` |
 | quantity | as in Kubernetes: `500m`, `2`, `1.5`, `8Gi` |
 | path | relative to the folder of the job file (for a dict: to the current folder); `checkpoint_dir` and the script are \
@@ -83,7 +84,8 @@ The field `profile` of a job selects supervision rules and defaults. {chosen}
 - `appwrapper`: AppWrapper's rules: a fixed number of nodes (MIN = MAX), and a restart of the whole job after a node is lost.
 {summaries}
 
-A profile sets the fields that the job omits. `rallypoint plan` prints all fields, and the stored job contains them.
+The table shows the fields whose defaults depend on the profile; a field that the job sets keeps the job's value.
+`rallypoint plan` prints all fields of a job with their values.
 
 {defaults}
 {notes}
@@ -91,7 +93,7 @@ A profile sets the fields that the job omits. `rallypoint plan` prints all field
 ## Annotations of AppWrapper
 
 Each annotation sets a field of `fault_tolerance`; if the job also sets this field, both values must be equal. Keys begin with
-`{prefix}`. In a job file, invalid values are errors. In an AppWrapper manifest, Rallypoint corrects
+`{prefix}`. In a job file, an annotation with an invalid value is an error. In an AppWrapper manifest, Rallypoint corrects
 invalid values as the AppWrapper controller does, and logs a warning.
 
 {appwrapper}

@@ -113,7 +113,7 @@ CLOCKS: tuple[Clock, ...] = (
         starts="the job becomes unhealthy, or an unhealthy job gets a second fault with another reason",
         pauses="never",
         ends="the job is healthy again",
-        then="a new attempt starts; if no retry is left or the exit code is terminal, the job fails",
+        then="the job is reset; if no reset is left, or the exit code is in `terminal_exit_codes`, the job fails",
         actor="the supervisor",
         wins="while this timer runs, the supervisor ignores the admission and warm-up timers",
     ),
@@ -184,7 +184,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="the node is replaced",
         then="the supervisor creates the node again",
         actor="the supervisor",
-        wins="the failure timer has priority if the supervisor cannot restore the minimum number of nodes",
+        wins="if fewer than the minimum number of nodes run and cannot be replaced, the failure timer has priority",
     ),
     Clock(
         name="retry-pause",
@@ -250,7 +250,7 @@ CLOCKS: tuple[Clock, ...] = (
         name="join",
         setting="rendezvous.join_timeout",
         starts="an agent runs and waits for a rendezvous round",
-        pauses="while nodes of the last round still stop their workers",
+        pauses="while nodes of the previous round still stop their workers",
         ends="the minimum number of nodes has joined",
         then="the attempt fails (RendezvousTimeout)",
         actor="the coordinator",
@@ -278,7 +278,7 @@ CLOCKS: tuple[Clock, ...] = (
     ),
     Clock(
         name="lost-machine",
-        setting="12 s; health.node_unreachable if the supervisor may not read Leases of nodes",
+        setting="12 s; health.node_unreachable if the supervisor has no permission to read Leases of Kubernetes nodes",
         starts="the kubelet renews the Lease of its Kubernetes node",
         pauses="never",
         ends="the kubelet renews the Lease again, the agent reports to the coordinator, or the pod answers the supervisor",
@@ -296,7 +296,8 @@ CLOCKS: tuple[Clock, ...] = (
         actor="the coordinator",
         wins=(
             "until a rank makes progress in a new round, this timer runs at least for"
-            " `fault_tolerance.warmup_grace_period`; proof that the ranks cannot continue ends this timer earlier"
+            " `fault_tolerance.warmup_grace_period`; proof that the ranks cannot continue takes effect before this"
+            " timer expires"
         ),
     ),
     Clock(

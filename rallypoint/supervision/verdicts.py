@@ -349,8 +349,8 @@ def _either(numbers: tuple[int, ...]) -> str:
 _TITLES = (
     "Kind of fault",
     "How Rallypoint detects the fault",
-    "Answer and budget, if a worker ended",
-    "Answer and budget, if a node ended",
+    "Reaction and budget, if a worker ended",
+    "Reaction and budget, if a node ended",
 )
 
 
@@ -361,16 +361,18 @@ def table() -> str:
         "|---|---|---|---|",
     ]
     for kind, row in TABLE.items():
-        lines.append(f"| `{kind.value}` | {row.known_by} | {_cell(row.worker)} | {_cell(row.node)} |")
+        lines.append(f"| `{kind.value}` | {row.known_by} | {_cell(row.worker, node=False)} | {_cell(row.node, node=True)} |")
     return "\n".join(lines) + "\n"
 
 
-def _cell(entry: tuple[Answer, Cause]) -> str:
+def _cell(entry: tuple[Answer, Cause], *, node: bool) -> str:
     answer, cause = entry
     if answer is Answer.FAIL_NOW:
-        return str(answer.value)
+        return f"`{answer.value}`: fail the job"
+    here = "replace the node" if node and cause is not Cause.HANG else "restart all workers on the same nodes"
+    done = here if answer is Answer.RETRY_HERE else "replace the node by one on another host"
     free = {Cause.PREEMPTION, Cause.EVACUATION}
-    return f"{answer.value}; uses {'no' if cause in free else f'the {cause.value}'} budget"
+    return f"`{answer.value}`: {done}; counts against {'no' if cause in free else f'the {cause.value}'} budget"
 
 
 if __name__ == "__main__":

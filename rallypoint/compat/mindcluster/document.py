@@ -130,35 +130,35 @@ class MindCluster(Model):
     pod_rescheduling: Annotated[bool, FLAG] = False
     """True: only the faulty pods are replaced. The label `pod-rescheduling` sets this field; only its value `on` is true."""
     process_recover: Annotated[str, _RECOVER] = "off"
-    """`on`: a failed process may be restarted without the other processes; `pause`, `off`: it may not. `on` is the default if
-    `recover_strategy` is set.
+    """`on`: Rallypoint may restart a failed process without the other processes; `pause` or `off`: Rallypoint never does this.
+    `on` is the default if `recover_strategy` is set.
     """
     recover_strategy: Annotated[tuple[str, ...], _STRATEGY] = ()
     """Names of the recovery strategies that may be used; their order has no effect."""
     fault_retry_times: Annotated[int, _RETRIES] = 0
-    """Maximum number of restarts after failures of containers. Restarts after hardware faults do not count."""
+    """How often the job may restart because a container failed. Restarts after hardware faults do not count."""
     backoff_limit: Annotated[int, _BACKOFF] = 0
-    """Maximum number of restarts after faults of all kinds (`runPolicy.backoffLimit`); 0: no limit."""
+    """How often the job may restart because of faults of any kind (`runPolicy.backoffLimit`); 0: no limit."""
     wait_reschedule_timeout: Annotated[float, _WAIT] = 270.0
     """Time in which a replacement pod must start to run; afterwards, the next recovery strategy is used."""
     grace_over_time: Annotated[float, duration(least=2.0, most=3600.0)] = 900.0
     """Time after which a pod that is still terminating is deleted by force."""
     pending_rounds: Annotated[int, whole(1, unit="checks")] = 12
-    """All pods are rescheduled if a replacement pod was pending in this number of checks in total."""
+    """After this number of checks that found a replacement pod pending, all pods are deleted and created again."""
     pending_interval: Annotated[float, duration(positive=True)] = 1.0
     """Time between two checks for pending replacement pods."""
     elastic_wait: Annotated[float, duration()] = 20.0
-    """Time that the recovery strategy `elastic-training` waits for a lost pod. Default: MINDIO_WAIT_MINDX_TIME in `env` of a
-    role, minus 10s.
+    """How long the recovery strategy `elastic-training` waits for the replacement of a lost pod. Default: the environment
+    variable MINDIO_WAIT_MINDX_TIME in `env` of a role, minus 10s.
     """
     graceful_tolerance: Annotated[bool, FLAG] = False
-    """True: MindCluster's graceful fault tolerance is on. If `process_recover` is also `on`, every fault reschedules the whole
-    job.
+    """True: MindCluster's graceful fault tolerance is on. If `process_recover` is also `on`, all pods are deleted and created
+    again after every fault.
     """
     reset_file: Annotated[str, _RESET_FILE] = Scheduling.reset_file
     """Path of MindCluster's reset file in the pod; an entry in this file can also switch graceful fault tolerance on."""
     never_upgrade: Annotated[bool, FLAG] = False
-    """True: if replacement pods stay pending, only these pods are rescheduled, never the whole job."""
+    """True: if replacement pods stay pending, only these pods are deleted and created again, never all pods of the job."""
     framework: Annotated[str, _FRAMEWORK] = "pytorch"
     """Framework whose environment variables the workers get. The label `framework` sets this field."""
     variables: Annotated[str, choice(*(variant.value for variant in Variant))] = Variant.DOCUMENTED.value
@@ -166,8 +166,8 @@ class MindCluster(Model):
     MindCluster's operator. The two differ in the variables for the strategy `exit` and for the watchdog of collectives.
     """
     hot_reset: Annotated[int, _HOT_RESET] = -1
-    """Value of hotReset, a setting of MindCluster's device plugin (`2`: offline recovery of devices). Rallypoint checks and
-    stores the value, but resets no devices.
+    """Value of hotReset, a setting of MindCluster's device plugin: -1, 0 or 2. Rallypoint checks and stores the value, but
+    resets no devices.
     """
 
 
@@ -335,11 +335,11 @@ DEFAULTS: Mapping[str, Any] = {
 SUMMARY = "the rules by which the scheduler of Ascend MindCluster reacts to faults (see [the rules](../guides/mindcluster.md))"
 TITLE = "MindCluster"
 CHOSEN = """\
-A label or annotation of MindCluster (except `framework`), or a block `mindcluster`,
-selects `mindcluster` if no profile is set, and is an error with another profile."""
+A job that sets no profile gets the profile `mindcluster` if it has a label or annotation of MindCluster (except the label
+`framework`) or the block `mindcluster`; in a job with another profile, such a label, annotation or block is an error."""
 NOTE = """\
-With the profile `mindcluster`, the value of the label `fault-retry-times` (at most 32,767) also becomes the default of \
-`retry_limit` and `node_replacements`."""
+With the profile `mindcluster`, the value of the label `fault-retry-times` (at most 32,767) is also the default of \
+`fault_tolerance.retry_limit` and `recovery.node_replacements`."""
 
 
 def defaults(block: MindCluster) -> dict[str, Any]:

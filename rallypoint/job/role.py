@@ -78,7 +78,7 @@ class Resources(Model):
     memory_limit: Annotated[str, QUANTITY] = ""
     """Maximum memory that a node may use, in bytes; a node that uses more is killed."""
     shm: Annotated[str, QUANTITY] = ""
-    """Size of /dev/shm, which contains progress reports and snapshots; Kubernetes adds this size to `memory`. Default: 64Mi per
+    """Size of /dev/shm, which contains progress reports and snapshots; Rallypoint adds this size to `memory`. Default: 64Mi per
     worker.
     """
     gpus: Annotated[int, whole(0, unit="GPUs")] = 0

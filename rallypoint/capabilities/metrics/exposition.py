@@ -77,7 +77,7 @@ def _job(status: JobStatus) -> Iterator[Family]:
         "1 for the current state of the attempt, 0 for the other states.",
         _one_of("state", JobState, status.state),
     )
-    durable = "1 if the last status is stored where a later coordinator can read it."
+    durable = "1 if the last status is stored where the next coordinator can read it, otherwise 0."
     yield _gauge("rallypoint_status_durable", durable, int(status.durable))
 
 
@@ -115,9 +115,9 @@ def _faults(status: JobStatus) -> Iterator[Family]:
     incidents = {("cause", cause.value): count(cause, restarts=False) for cause in Cause}
     yield _counter("rallypoint_incidents_total", "Number of incidents of the attempt, for each cause.", incidents)
     restarts = {("cause", cause.value): count(cause, restarts=True) for cause in Cause}
-    yield _counter("rallypoint_restarts_total", "Number of rounds that an incident ended, for each cause.", restarts)
+    yield _counter("rallypoint_restarts_total", "Number of rounds that ended because of an incident, for each cause.", restarts)
     seconds = {("cause", cause.value): lost(cause) for cause in Cause}
-    told = "Seconds from the detection of an incident until training continued, or until now, for each cause."
+    told = "Total seconds from the detection of each incident until training continued (or until now), for each cause."
     yield _counter("rallypoint_lost_seconds_total", told, seconds)
 
 

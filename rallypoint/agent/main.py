@@ -76,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a job that has a supervisor"))
     _add_host(commands.add_parser("host", help="run instances of the simple roles of a job that has a supervisor"))
     _add_directory(commands.add_parser("roles-directory", help="serve the addresses of all instances of a job's roles"))
+    _add_server(commands.add_parser("server", help="run a server until a file requests its end"))
     return parser
 
 
@@ -182,6 +183,17 @@ def _add_directory(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(command=_late("roles-directory"))
 
 
+def _add_server(parser: RunParser) -> None:
+    parser.add_argument("--until", type=Path, required=True, metavar="FILE", help="file whose content requests the end")
+    parser.add_argument(
+        "--grace", type=_seconds, default=30.0, metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 30)"
+    )
+    # What follows the options is the command of the server.
+    parser.takes_script = True
+    parser.usage = "rallypoint-agent server --until FILE [--grace SECONDS] COMMAND [ARGUMENT ...]"
+    parser.set_defaults(command=_late("server"))
+
+
 def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--plan", type=Path, required=True, help="file plan.json, which contains the plan of the job")
     parser.add_argument(
@@ -204,6 +216,16 @@ def _port(text: str) -> int:
     if not 0 < port < 1 << 16:
         raise argparse.ArgumentTypeError(f"port {text!r} is not allowed; expected 1 to 65535")
     return port
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a number of seconds, 0 or more")
+    return seconds
 
 
 def _place(text: str) -> Namespaced:
@@ -244,6 +266,10 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
             from rallypoint.agent.directory import roles_directory  # noqa: PLC0415
 
             return roles_directory(args)
+        if name == "server":
+            from rallypoint.agent.server import server  # noqa: PLC0415
+
+            return server(args)
         if name == "node":
             with uncollected():
                 from rallypoint.agent.commands import node  # noqa: PLC0415

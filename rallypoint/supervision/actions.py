@@ -9,6 +9,7 @@ __all__ = [
     "CreateComponents",
     "CreateCoordinator",
     "CreateNode",
+    "EndServers",
     "Purge",
     "RemoveComponents",
     "RemoveCoordinator",
@@ -58,6 +59,14 @@ class RemoveNode:
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
+class EndServers:
+    """Ask the servers in the pod of this node to end with exit code 0: another controller counts the pod's success."""
+
+    attempt: int
+    node: int
+
+
+@dataclass(frozen=True, order=True, kw_only=True)
 class CreateComponents:
     """Create the wrapped components of this attempt that do not exist yet; their own controller makes the pods."""
 
@@ -87,6 +96,7 @@ Action = (
     CreateComponents
     | CreateCoordinator
     | CreateNode
+    | EndServers
     | Purge
     | RemoveComponents
     | RemoveCoordinator

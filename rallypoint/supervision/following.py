@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from rallypoint.supervision import wrapped
-from rallypoint.supervision.actions import Action, CreateComponents, Purge, RemoveComponents, SuspendComponents
+from rallypoint.supervision.actions import Action, CreateComponents, EndServers, Purge, RemoveComponents, SuspendComponents
 from rallypoint.supervision.clocks import Deadline
 from rallypoint.supervision.observation import NodeSeen, NodeState, Observation, Told
 from rallypoint.supervision.policy import Policy
@@ -39,7 +39,9 @@ def follow(record: JobRecord, seen: Observation, policy: Policy) -> Step:
     if seen.told is None:
         return _vanished(record, seen)
     record = _taken(record, seen.told, seen.nodes, policy)
-    return Step(record=record, actions=_wishes(record, seen.told), done=record.released)
+    endings = _endings(record, seen.told, seen.nodes)
+    record = _with_endings(record) if endings else record
+    return Step(record=record, actions=(*_wishes(record, seen.told), *endings), done=record.released)
 
 
 # --- Before it is there, and when it is not there any more ------------------------------------------------------------------
@@ -98,6 +100,19 @@ def _wishes(record: JobRecord, told: Told) -> tuple[Action, ...]:
     if record.finished or told.deleting or (record.suspend == told.by_us and not undone):
         return ()
     return (SuspendComponents(suspend=record.suspend),)
+
+
+def _endings(record: JobRecord, told: Told, nodes: Iterable[NodeSeen]) -> tuple[Action, ...]:
+    """All drivers have succeeded, and the controller waits for every pod: the servers end within their pods."""
+    if told.phase is not Phase.RUNNING or told.deleting or told.suspended or record.suspend:
+        return ()
+    return tuple(EndServers(attempt=record.attempt, node=node.node) for node in nodes if node.unneeded)
+
+
+def _with_endings(record: JobRecord) -> JobRecord:
+    line = f"attempt {record.attempt}: all drivers have succeeded; the servers receive SIGTERM"
+    known = any(event.kind == "servers-ended" and event.detail == line for event in record.history)
+    return record if known else record.with_history("servers-ended", line)
 
 
 # --- What it says -----------------------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ class NodeSeen:
         outdated: why it should be created anew before it has a host; "" for no reason.
         group: of the machines that its nodes leave together, the one that its machine belongs to; "" is none, or not known.
         unseen: it is lost by evidence, and may still run: nobody saw its end.
+        unneeded: it has servers that were not yet asked to end, and all drivers of the job have succeeded.
     """
 
     attempt: int
@@ -64,6 +65,7 @@ class NodeSeen:
     outdated: str = ""
     group: str = ""
     unseen: bool = False
+    unneeded: bool = False
 
     @property
     def ended(self) -> bool:

@@ -27,6 +27,7 @@ DEFINITIONS = Path(__file__).parents[1] / "data" / "crds"
 #: What the controllers that can be had work on. Of Kueue's Workload there are the few fields that its stand-in uses.
 CONTROLLED = {
     "appwrapper": DEFINITIONS / "appwrappers.yaml.gz",
+    "jobset": DEFINITIONS / "jobsets.yaml.gz",
     "kueue": Path(__file__).parent / "controllers" / "workloads.yaml",
     "pytorchjob": DEFINITIONS / "pytorchjobs.yaml.gz",
     "raycluster": DEFINITIONS / "rayclusters.yaml.gz",

@@ -17,6 +17,7 @@ from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE, JobRef
 from rallypoint.backends.kubernetes.rbac import NETWORK, NODES, SUPERVISOR, TLS, WRAPPERS, Grant, allows, rbac
 from rallypoint.backends.kubernetes.watching.cluster import joined
 from rallypoint.backends.requests import request_resumption, request_suspension
+from rallypoint.job import load_job
 from rallypoint.supervision.actions import CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.record import Phase
@@ -229,9 +230,10 @@ def rights(grants: tuple[Grant, ...]):
 
 
 async def test_wrappers_use_what_they_are_granted_and_nothing_else(tmp_path, home):
-    """Jobs of both kinds are submitted, suspended in a queue and without, resumed, reset and deleted: each verb is used."""
-    options = Options(rbac=True, controllers=("appwrapper", "kueue", "pytorchjob"), speed=100.0)
+    """Jobs of both kinds are submitted, suspended in a queue and without, resumed, reset and deleted, and servers are ended."""
+    options = Options(rbac=True, controllers=("appwrapper", "jobset", "kueue", "pytorchjob"), speed=100.0)
     with granted(tmp_path, options, wrappers=True) as stage:
+        may_create_jobsets(stage)
         async with Api(stage.emulator.url, stage.emulator.admin_token) as api:
             queues = Queues(api)
             await queues.ready()
@@ -244,8 +246,21 @@ async def test_wrappers_use_what_they_are_granted_and_nothing_else(tmp_path, hom
         used = used_by(stage, SUPERVISOR_ROLE)
 
     ours = {use for use in used if use[1] != "nodes"}
-    assert ours - rights((*SUPERVISOR, *WRAPPERS)) == set()
+    assert ours - rights((*SUPERVISOR, *WRAPPERS)) == {("jobset.x-k8s.io", "jobsets", "create")}
     assert rights(WRAPPERS) - used == set()
+
+
+def may_create_jobsets(stage):
+    """The right that a job of several roles needs on top (docs/guides/appwrapper.md)."""
+    root = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{stage.namespace}"
+    rules = [{"apiGroups": ["jobset.x-k8s.io"], "resources": ["jobsets"], "verbs": ["create"]}]
+    stage.ask("POST", f"{root}/roles", {"metadata": {"name": "jobsets"}, "rules": rules})
+    binding = {
+        "metadata": {"name": "jobsets"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "jobsets"},
+        "subjects": [{"kind": "ServiceAccount", "name": SUPERVISOR_ROLE, "namespace": stage.namespace}],
+    }
+    stage.ask("POST", f"{root}/rolebindings", binding)
 
 
 async def wrapped_lives(backend, folder):
@@ -256,6 +271,16 @@ async def wrapped_lives(backend, folder):
         await job.until(lambda record: record.phase is Phase.SUSPENDED)
         await request_resumption(backend, "queued")
         await job.runs(2)
+    simple = {"launch": "simple", "image": "any:1", "instance_resources": {"gpus": 0}}
+    roles = {
+        "driver": {**simple, "entrypoint": {"command": ["true"]}},
+        "server": {**simple, "entrypoint": {"command": ["sleep", "600"]}, "driver": False},
+    }
+    serving = backend.plan_as(load_job({"name": "serving", "roles": roles}, based=False), Kind.APPWRAPPER)
+    async with submitted(backend, "serving", folder / "c", blueprint=serving) as job:
+        record = await job.over()
+        assert record is not None
+        assert record.phase is Phase.SUCCEEDED
     async with submitted(backend, "bare", folder / "b", kind=Kind.PYTORCHJOB) as job:
         await job.runs()
         job.end(1, 3)

@@ -100,11 +100,6 @@ def test_where_a_failure_begins_says_who_restarts() -> None:
             id="too many roles",
         ),
         pytest.param(
-            {"a": SIMPLE, "b": {**SIMPLE, "driver": False}},
-            "roles.b.driver: false is not allowed; expected true with kind appwrapper",
-            id="a server",
-        ),
-        pytest.param(
             {"trainer": {**TRAINER, "node_group_failover": {"label": "rack"}}, "b": SIMPLE},
             "roles.trainer.node_group_failover: is not allowed with kind appwrapper, whose pods another controller creates",
             id="node groups",
@@ -121,6 +116,47 @@ def test_what_an_appwrapper_cannot_run_is_refused(roles, text) -> None:
     with pytest.raises(SubmitError) as caught:
         planned(roles)
     assert text in str(caught.value)
+
+
+def test_a_server_ends_within_its_pod() -> None:
+    """It runs under a host, which reads the request in an annotation of the pod; its pod says how many pods it waits for."""
+    fields = {"termination_grace_period": "40s", "driver": False}
+    trainer = {**TRAINER, "python": ["/opt/python"], "driver": False}
+    roles = {"driver": {**SIMPLE, "total": 3}, "server": {**SIMPLE, **fields}, "trainer": trainer}
+    jobs = jobs_of(planned(roles))
+    driver, server, nodes = (jobs[name]["template"] for name in ("driver", "server", "trainer"))
+
+    assert driver["metadata"]["annotations"] == {"rallypoint.dev/drivers": "driver-0"}
+    assert server["metadata"]["annotations"] == nodes["metadata"]["annotations"] == {"rallypoint.dev/driver-pods": "3"}
+    assert "rallypoint-end" not in {volume["name"] for volume in driver["spec"]["volumes"]}
+    for template in (server, nodes):
+        [volume] = [one for one in template["spec"]["volumes"] if one["name"] == "rallypoint-end"]
+        request = {"path": "end", "fieldRef": {"fieldPath": "metadata.annotations['rallypoint.dev/end']"}}
+        assert volume["downwardAPI"] == {"items": [request]}
+    end = ["-m", "rallypoint.agent", "server", "--until", "/etc/rallypoint-end/end", "--grace"]
+    # First comes the shell that works out the rank.
+    assert server["spec"]["containers"][0]["command"][5:14] == ["python", *end, "40", "--"]
+    # The agent has the grace period of its workers, and a margin.
+    agent = ["/opt/python", "-m", "rallypoint.agent", "run"]
+    assert nodes["spec"]["containers"][0]["command"][:13] == ["/opt/python", *end, "25", "--", *agent]
+
+
+def test_a_pod_with_a_driver_and_a_server() -> None:
+    """Only the container of the server has a host."""
+    roles = {"driver": SIMPLE, "server": {**SIMPLE, "driver": False}}
+    pair = jobs_of(planned(roles, groups=[{"name": "pair", "roles": ["driver", "server"]}]))["pair"]["template"]
+
+    its = {"rallypoint.dev/drivers": "driver-0", "rallypoint.dev/driver-pods": "2"}
+    assert pair["metadata"]["annotations"] == its
+    assert [("rallypoint.agent" in one["command"]) for one in pair["spec"]["containers"]] == [False, True]
+
+
+def test_a_job_without_servers_has_no_host() -> None:
+    """Nothing of its pods changes."""
+    template = jobs_of(planned({"a": SIMPLE, "b": SIMPLE}))["a"]["template"]
+
+    assert "rallypoint.dev/drivers" not in template["metadata"].get("annotations", {})
+    assert "rallypoint.agent" not in template["spec"]["containers"][0]["command"]
 
 
 def test_the_roles_of_an_appwrapper_are_shown() -> None:

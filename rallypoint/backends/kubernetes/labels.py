@@ -11,6 +11,9 @@ from rallypoint.backends.kubernetes.names import JobRef
 __all__ = [
     "ATTEMPT",
     "DOMAIN",
+    "DRIVERS",
+    "DRIVER_PODS",
+    "END",
     "FIRST",
     "INCARNATION",
     "JOB",
@@ -45,6 +48,12 @@ LIVES = f"{DOMAIN}lives"
 PARENT = f"{DOMAIN}parent"
 #: Of a pod that another controller makes: which node is the first of its set; its number in the set comes on top.
 FIRST = f"{DOMAIN}first-node"
+
+#: Annotations of the pods of a job with server roles in an AppWrapper: the containers of a pod that are drivers, separated by
+#: commas; of a pod with servers, how many pods with drivers the job has; and the request to end the servers of the pod.
+DRIVERS = f"{DOMAIN}drivers"
+DRIVER_PODS = f"{DOMAIN}driver-pods"
+END = f"{DOMAIN}end"
 
 #: Where the controllers that make pods write a pod's number in its set.
 _INDEXES = (

@@ -111,7 +111,8 @@ async def _of_kind(cluster: Cluster, kind: Kind) -> str:
     if not any(resource.get("name") == wrapping.plural for resource in told.get("resources") or ()):
         return f"{wrapping.kind}: {wrapping.installed_by} is not installed ({jobs})"
     group = wrapping.version.partition("/")[0]
-    refused = await missing(cluster, [grant for grant in WRAPPERS if grant.group == group])
+    groups = (group, "") if kind is Kind.APPWRAPPER else (group,)
+    refused = await missing(cluster, [grant for grant in WRAPPERS if grant.group in groups])
     return "; ".join(f"{sentence} ({jobs})" for sentence in _told(refused, cluster.namespace, wrappers=True))
 
 

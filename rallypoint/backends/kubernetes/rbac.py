@@ -92,6 +92,7 @@ WRAPPERS = (
         verbs=("list", "patch"),
         why="suspend and resume a wrapper in a Kueue queue",
     ),
+    Grant(resource="pods", verbs=("patch",), why="end the servers of a job in an AppWrapper"),
 )
 
 #: The supervisor's side of jobs of the kinds `rayjob` and `raycluster` comes on top.

@@ -1,4 +1,4 @@
-"""The controllers that a cluster may have beside Kubernetes: AppWrapper's, the training operator's, Kueue's, KubeRay's.
+"""The controllers that a cluster may have beside Kubernetes: of AppWrapper, JobSet, KubeRay, Kueue, the training operator.
 
 They are clients of the API like any other, and need nothing else of the emulator but that it asks their webhooks.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from tests.emulator.controllers.api import Api
 from tests.emulator.controllers.appwrapper import AppWrapperController
+from tests.emulator.controllers.jobset import JobSetController
 from tests.emulator.controllers.kuberay import RayClusterController, RayJobController
 from tests.emulator.controllers.kueue import KueueController
 from tests.emulator.controllers.loop import Controller
@@ -20,7 +21,7 @@ from tests.emulator.resources import Resource
 
 __all__ = ["NAMES", "Running", "start", "webhooks"]
 
-NAMES = ("appwrapper", "kueue", "pytorchjob", "raycluster", "rayjob")
+NAMES = ("appwrapper", "jobset", "kueue", "pytorchjob", "raycluster", "rayjob")
 
 
 class Running:
@@ -54,6 +55,7 @@ async def start(url: str, names: Collection[str], *, speed: float = 1.0, master:
     api = await Api(url, token).__aenter__()
     made: dict[str, Callable[[], Controller]] = {
         "appwrapper": lambda: AppWrapperController(api, speed=speed),
+        "jobset": lambda: JobSetController(api, speed=speed),
         "kueue": lambda: KueueController(api),
         "pytorchjob": lambda: PyTorchJobController(api, host=master),
         "raycluster": lambda: RayClusterController(api),

@@ -16,6 +16,7 @@ from tests.emulator.store import Store
 __all__ = ["ConfigError", "check_user", "command_of", "environment_of", "image_environment"]
 
 _HOST = re.compile(r"//([-a-z0-9]+\.[-a-z0-9]+)\.[-a-z0-9]+\.svc(?=:)")
+_NAME = re.compile(r"[-a-z0-9]+\.[-a-z0-9]+")
 _REFERENCE = re.compile(r"\$(\$)?\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
@@ -67,17 +68,25 @@ def _resolved(pod: Body, text: str, store: Store) -> str:
     """The addresses of pods for their names in the cluster's DNS, which no process of this machine can ask for."""
     namespace = pod["metadata"]["namespace"]
     for found in _HOST.findall(text):
-        host, _, subdomain = found.partition(".")
-        at = [
-            (one.body.get("status") or {}).get("podIP", "")
-            for one in store.all("pods", namespace)
-            if (one.body["spec"].get("hostname"), one.body["spec"].get("subdomain")) == (host, subdomain)
-        ]
-        address = next((each for each in at if each), "")
-        if not address:
-            raise ConfigError(f"no address of {found} yet: names are looked up here before a container starts")
-        text = text.replace(f"{found}.{namespace}.svc", address)
+        text = text.replace(f"{found}.{namespace}.svc", _address(pod, found, store))
+    if _NAME.fullmatch(text) and text.rpartition(".")[2] == pod["spec"].get("subdomain"):
+        return _address(pod, text, store)
     return text
+
+
+def _address(pod: Body, name: str, store: Store) -> str:
+    host, _, subdomain = name.partition(".")
+    bodies = [pod, *(one.body for one in store.all("pods", pod["metadata"]["namespace"]))]
+    at = [
+        (body.get("status") or {}).get("podIP", "")
+        for body in bodies
+        if (body["spec"].get("hostname"), body["spec"].get("subdomain")) == (host, subdomain)
+        and "deletionTimestamp" not in body["metadata"]
+    ]
+    address = next((each for each in at if each), "")
+    if not address:
+        raise ConfigError(f"no address of {name} yet: names are looked up here before a container starts")
+    return str(address)
 
 
 def check_user(pod: Body, container: Body, *, root: bool) -> None:

@@ -137,7 +137,7 @@ class Node:
         if run is None and body["status"].get("phase") not in ENDED and grace is None:
             run = self._begin(body)
         if run:
-            run.pod = body
+            run.changed(body)
         if grace is None:
             return
         if run:

@@ -84,6 +84,12 @@ class PodRun:
         self._deadline = min(self._deadline, time.monotonic() + grace)
         self._stopping.set()
 
+    def changed(self, pod: Body) -> None:
+        """Take over what the API says of the pod."""
+        self.pod = pod
+        if self._volumes is not None:
+            self._volumes.refresh(pod)
+
     def evict(self, message: str) -> None:
         condition = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message}
         self.over = {"phase": "Failed", "reason": "Evicted", "message": message, "conditions": [condition]}

@@ -72,6 +72,18 @@ class Volumes:
         if self._automounted():
             self._ready[ACCOUNT_PATH] = self._write(".account", self._account_files())
 
+    def refresh(self, pod: Body) -> None:
+        """Write the pod's own fields again, as a kubelet does when the pod has changed; each file is replaced in one step."""
+        self.pod = pod
+        for volume in pod["spec"].get("volumes") or []:
+            folder = self._ready.get(volume["name"])
+            if folder is None or "downwardAPI" not in volume:
+                continue
+            for path, data in self._downward(volume["downwardAPI"]).items():
+                beside = folder / f".{path}"
+                beside.write_bytes(data)
+                beside.replace(folder / path)
+
     def mounts(self, container: Body) -> Mounts:
         """Where a container's mounts are, over what its image holds."""
         mounts = self._mounted(container)

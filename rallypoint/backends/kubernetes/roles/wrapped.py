@@ -1,7 +1,8 @@
 """A job with several roles as an AppWrapper: one JobSet, in which each role, or group of roles, is one pod set. Pure.
 
 There is no conductor: the AppWrapper's controller counts pods and retries the whole job, and Kubernetes restarts containers of
-simple roles within their pods.
+simple roles within their pods. The controller waits until every pod has succeeded, so a server (`driver: false`) runs under
+`rallypoint-agent server`: once all drivers have succeeded, the supervisor writes an annotation into its pod, and it ends there.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.kubernetes.labels import DOMAIN
+from rallypoint.backends.kubernetes.labels import DOMAIN, DRIVER_PODS, DRIVERS, END
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
 from rallypoint.backends.kubernetes.manifests.checks.place import Place, Wrong
 from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, QUEUE_PRIORITY
+from rallypoint.backends.kubernetes.manifests.parts import grace_seconds
 from rallypoint.backends.kubernetes.manifests.volumes import OURS
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.blueprint import child, claims
@@ -28,6 +30,7 @@ from rallypoint.job import ElasticJob, Role
 from rallypoint.job.annotations import write_annotations
 from rallypoint.job.compile_roles import compile_roles
 from rallypoint.job.placement import counts
+from rallypoint.job.role import SIMPLE
 from rallypoint.wire import env
 from rallypoint.wire.plan import Kind, Plan
 from rallypoint.wire.role_plans import role_plan
@@ -38,6 +41,9 @@ __all__ = ["MOST_POD_SETS", "appwrapper_of"]
 MOST_POD_SETS = 8
 
 _KUEUE = "kueue.x-k8s.io/"
+
+#: The volume with the request to end the servers of a pod, where it is mounted, and its file.
+_END, _END_FOLDER, _END_FILE = f"{OURS}end", "/etc/rallypoint-end", "end"
 
 #: Volumes that only a job of kind `pods` has.
 _NOT_HERE = (f"{OURS}secret", f"{OURS}roles")
@@ -80,9 +86,6 @@ def _problems(job: ElasticJob) -> Iterator[Wrong]:
         )
     for role in job.roles:
         place = Place(path=f"roles.{role.name}")
-        if role.driver is False and counts(role)[0]:
-            allowed = "true with kind appwrapper, whose job succeeds when all pods have succeeded; or run it with kind pods"
-            yield place.at("driver").refused(value=False, allowed=allowed)
         if role.on_failure == "none":
             yield place.at("on_failure").refused(
                 "none", "instance, role or job, with fault_tolerance.retry_limit: 0 for no retry"
@@ -137,6 +140,7 @@ def _elastic(ref: JobRef, job: ElasticJob, plan: Plan, role: Role) -> dict[str, 
     # The Secret of calls between roles belongs to jobs of kind `pods`.
     single = single.model_copy(update={key: getattr(role, key) for key in ("pod_env", "volumes", "volume_mounts")})
     template = pod_template(spec.model_copy(update={"roles": (single,)}), in_the_image(own, single), single)
+    _add_end(template, job, plan, {template["spec"]["containers"][0]["name"]: role})
     port = own.rendezvous.coordinator_port or MASTER_PORT
     meeting = {"MASTER_ADDR": f"{job.name}-{role.name}-0-0.{job.name}", "MASTER_PORT": str(port)}
     trainer = template["spec"]["containers"][0]
@@ -151,19 +155,20 @@ def _simple(ref: JobRef, job: ElasticJob, plan: Plan, group: Group, pods: int) -
     spec = {key: value for key, value in pod["spec"].items() if key not in ("hostname", "restartPolicy", "subdomain")}
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] not in _NOT_HERE]
     ours = {one.container: one for one in group.instances}
+    roles = {one.container: next(role for role in job.roles if role.name == one.role) for one in group.instances}
+    template: dict[str, Any] = {"metadata": _given_metadata(pod["metadata"]), "spec": spec}
+    _add_end(template, job, plan, roles)
     for container in spec["containers"]:
         container["volumeMounts"] = [mount for mount in container["volumeMounts"] if mount["name"] not in _NOT_HERE]
         if container["name"] in ours:
             one = ours[container["name"]]
-            per_group = counts(next(role for role in job.roles if role.name == one.role))[1]
-            _number(container, one.index, per_group)
-    metadata = {key: _given(pod["metadata"].get(key) or {}) for key in ("labels", "annotations")}
+            _number(container, one.index, counts(roles[one.container])[1])
     alone = [role for role in simple_roles(job) if role.name in {one.role for one in group.instances}]
     within = all(role.on_failure in ("", "instance") for role in alone)
     return _replicated(
         group.place,
         pods,
-        {"metadata": {key: words for key, words in metadata.items() if words}, "spec": spec},
+        template,
         restart="OnFailure" if within else "Never",
         restarts=job.recovery.node_replacements * pods if within else 0,
     )
@@ -178,6 +183,47 @@ def _number(container: dict[str, Any], index: int, per_group: int) -> None:
     pods = " ".join(f'{name}="$JOB_COMPLETION_INDEX"' for name in _GROUPS)
     script = f'rank=$((JOB_COMPLETION_INDEX * {per_group} + {index})); export {ranks} {pods} NAME="{role}-$rank"; exec "$@"'
     container["command"] = ["sh", "-e", "-c", script, "start", *container["command"]]
+
+
+def _add_end(template: dict[str, Any], job: ElasticJob, plan: Plan, roles: Mapping[str, Role]) -> None:
+    """Let the servers among the containers of a pod, which is changed in place, end within it when they are asked to.
+
+    `roles`: of each of our containers.
+    """
+    if all(role.driver is not False for role in job.roles):
+        return
+    spec, servers = template["spec"], [name for name, role in roles.items() if role.driver is False]
+    drivers = [name for name in roles if name not in servers]
+    told = {DRIVERS: ",".join(drivers)} if drivers else {}
+    if servers:
+        told[DRIVER_PODS] = str(_driver_pods(job))
+        request = {"path": _END_FILE, "fieldRef": {"fieldPath": f"metadata.annotations['{END}']"}}
+        spec["volumes"] = [*(spec.get("volumes") or ()), {"name": _END, "downwardAPI": {"items": [request]}}]
+    template["metadata"]["annotations"] = {**(template["metadata"].get("annotations") or {}), **told}
+    for container in spec["containers"]:
+        if container["name"] in servers:
+            role = roles[container["name"]]
+            own = role_plan(plan, role.name).read()
+            # An agent ends its own workers within their grace period.
+            simple = role.launch == SIMPLE and role.termination_grace_period is None
+            grace = own.workers.stop_grace if simple else grace_seconds(role, own)
+            host = [*(role.python or ("python",)), "-m", "rallypoint.agent", "server"]
+            flags = ["--until", f"{_END_FOLDER}/{_END_FILE}", "--grace", f"{grace:g}", "--"]
+            container["command"] = [*host, *flags, *container["command"]]
+            mount = {"name": _END, "mountPath": _END_FOLDER, "readOnly": True}
+            container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
+
+
+def _driver_pods(job: ElasticJob) -> int:
+    """Return the number of pods with a driver."""
+    nodes = sum(role.nodes.max for role in elastic_roles(job) if role.driver is not False)
+    drivers = {role.name for role in simple_roles(job) if role.driver is not False}
+    return nodes + sum(any(one.role in drivers for one in group.instances) for group in groups(job))
+
+
+def _given_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    given = {key: _given(metadata.get(key) or {}) for key in ("labels", "annotations")}
+    return {key: words for key, words in given.items() if words}
 
 
 def _given(words: Mapping[str, str]) -> dict[str, str]:

@@ -70,6 +70,9 @@ class Terminated:
     at: float | None = None
 
 
+#: Digits of a number of pods, at most.
+_DIGITS = 10
+
 _WAITING = Waiting(reason="", message="")
 _RUNNING = Running()
 
@@ -104,6 +107,9 @@ class PodView:
         awaits_successor: Kueue keeps it, and its share of the quota, until another pod of its group takes its place.
         keeps_off: the machines that its node affinity excludes by name, where it has none yet.
         lives: of a pod with instances of simple roles, the first life of each (labels.LIVES).
+        drivers: names of its containers that are drivers, where the job has servers in an AppWrapper (labels.DRIVERS).
+        driver_pods: of a pod with such servers, the number of pods with drivers; 0 for every other pod (labels.DRIVER_PODS).
+        end_requested: its servers were asked to end (labels.END).
     """
 
     name: str
@@ -127,6 +133,9 @@ class PodView:
     awaits_successor: bool = False
     keeps_off: tuple[str, ...] = ()
     lives: str = ""
+    drivers: tuple[str, ...] = ()
+    driver_pods: int = 0
+    end_requested: bool = False
 
     @property
     def trainer(self) -> Container | None:
@@ -193,6 +202,8 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
     scheduled = conditions.get("PodScheduled") or {}
     gated = bool(spec.get("schedulingGates")) or scheduled.get("reason") == "SchedulingGated"
     unscheduled = scheduled.get("status") == "False" and not gated and not spec.get("nodeName")
+    annotations = meta.get("annotations") or {}
+    driver_pods = str(annotations.get(labels.DRIVER_PODS) or "")
     declared: Sequence[Mapping[str, Any]] = spec.get("containers") or ({},)
     names = [c.get("name") or "" for c in declared]
     return PodView(
@@ -219,7 +230,10 @@ def pod_view(pod: Mapping[str, Any]) -> PodView | None:
         held=bool(meta.get("finalizers")),
         awaits_successor=_awaits_successor(meta),
         keeps_off=_keeps_off(spec) if unscheduled else (),
-        lives=(meta.get("annotations") or {}).get(labels.LIVES) or "",
+        lives=annotations.get(labels.LIVES) or "",
+        drivers=tuple(filter(None, str(annotations.get(labels.DRIVERS) or "").split(","))),
+        driver_pods=int(driver_pods) if driver_pods.isascii() and driver_pods.isdigit() and len(driver_pods) < _DIGITS else 0,
+        end_requested=bool(annotations.get(labels.END)),
     )
 
 

@@ -10,6 +10,7 @@ from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
+from rallypoint.backends.kubernetes.labels import END
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.store import Store
@@ -24,6 +25,7 @@ from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.supervision.actions import (
     Action,
     CreateComponents,
+    EndServers,
     Purge,
     RemoveComponents,
     RemoveNode,
@@ -153,6 +155,8 @@ class Wrapped:
             await self._create(record, plan, action.attempt)
         elif isinstance(action, RemoveNode):
             await self._remove_pod(record, action)
+        elif isinstance(action, EndServers):
+            await self._end_servers(record, action)
         elif isinstance(action, (RemoveComponents, SuspendComponents)):
             await self._change(record, plan, action)
         else:
@@ -240,6 +244,25 @@ class Wrapped:
         for pod in await self._pods(record, now=True):
             if pod.labels.node == action.node:
                 await self._cluster.delete("pods", pod.name, uid=pod.uid, grace=0 if action.force else None)
+
+    async def _end_servers(self, record: JobRecord, action: EndServers) -> None:
+        """Write the request to end into the pod, which the kubelet passes on; a pod that was replaced meanwhile is another."""
+        pods = await self._pods(record, now=True)
+        due = seen.unneeded(pods)
+        for pod in pods:
+            if pod.labels.node != action.node or pod.uid not in due:
+                continue
+            change = {"metadata": {"uid": pod.uid, "annotations": {END: "drivers-succeeded"}}}
+            try:
+                self._cluster.cache.pods.put(await self._cluster.patch("pods", pod.name, change, MERGE_PATCH))
+            except ApiError as error:
+                if error.status == 403:
+                    raise ActionError(
+                        f"pod {pod.name}: no permission to patch pods, so the server cannot be ended ({error.said}); "
+                        "`rallypoint manifests rbac --wrappers` prints the Role that lets supervisors patch pods"
+                    ) from error
+                if error.status not in (404, 409):
+                    raise ActionError(f"pod {pod.name}: the server cannot be ended: {error.said or error}") from error
 
 
 def _driver(record: JobRecord, wrapper: Wrapper | None, pods: tuple[NodeSeen, ...]) -> tuple[NodeSeen, ...]:

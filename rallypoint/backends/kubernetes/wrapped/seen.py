@@ -11,11 +11,11 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, DOMAIN
 from rallypoint.backends.kubernetes.watching.judging import Around, node_seen
 from rallypoint.backends.kubernetes.watching.observe import CLEARING
-from rallypoint.backends.kubernetes.watching.views import HostView, PodView
+from rallypoint.backends.kubernetes.watching.views import HostView, PodView, Terminated
 from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Told
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
 
-__all__ = ["SUSPENDED", "components", "controller", "nodes", "told", "waiting"]
+__all__ = ["SUSPENDED", "components", "controller", "nodes", "told", "unneeded", "waiting"]
 
 #: Annotation of a wrapper that was suspended by a person's wish through us.
 SUSPENDED = f"{DOMAIN}suspended"
@@ -113,14 +113,31 @@ def nodes(
     return tuple(sorted(_nodes(record, pods, hosts, tails), key=lambda seen: (seen.node, seen.present)))
 
 
+def unneeded(pods: Iterable[PodView]) -> frozenset[str]:
+    """Return the uids of the pods whose servers should end: all drivers of the job have succeeded."""
+    every = tuple(pods)
+    servers = [pod for pod in every if pod.driver_pods and not (pod.end_requested or pod.deleting or pod.over)]
+    if not servers:
+        return frozenset()
+    done = {pod.labels.node for pod in every if pod.drivers and _drivers_succeeded(pod)}
+    return frozenset(pod.uid for pod in servers if len(done) >= pod.driver_pods)
+
+
+def _drivers_succeeded(pod: PodView) -> bool:
+    ended = {one.name: one.state.code for one in pod.containers if not one.init and isinstance(one.state, Terminated)}
+    return pod.phase == "Succeeded" or all(ended.get(name) == 0 for name in pod.drivers)
+
+
 def _nodes(
     record: JobRecord, pods: Iterable[PodView], hosts: Mapping[str, HostView], tails: Mapping[str, tuple[str, ...]]
 ) -> Iterator[NodeSeen]:
-    for pod in pods:
+    every = tuple(pods)
+    due = unneeded(every)
+    for pod in every:
         host = hosts.get(pod.host)
         around = Around(log_tail=tails.get(pod.uid, ()), kept=record.phase not in CLEARING)
         if host is not None:
             around = dataclasses.replace(around, host=host)
         asked = dataclasses.replace(pod, phase="Running", containers=()) if pod.deleting and not pod.target else pod
         seen = node_seen(asked, around)
-        yield dataclasses.replace(seen, attempt=record.attempt)
+        yield dataclasses.replace(seen, attempt=record.attempt, unneeded=pod.uid in due)

@@ -80,7 +80,7 @@ async def _agree(server: Servers, agreement: Agreement, options: RunOptions) -> 
         await server.close()
         raise
     if settled == ours.address:
-        log.info("this agent runs the coordinator of the run: address=%s", settled)
+        log.info("this agent has started the coordinator of the run: address=%s", settled)
         return ours, True
     await server.close()
     return endpoint_at(*split_address(settled)), False
@@ -98,7 +98,7 @@ async def _host(server: Servers, meeting: Meeting, tls: Tls | None) -> int | Non
         elif not _is_elsewhere(error.__cause__):
             raise
         return None
-    log.info("this agent runs the coordinator of the run: address=%s:%d", meeting.host, port)
+    log.info("this agent has started the coordinator of the run: address=%s:%d", meeting.host, port)
     return port
 
 

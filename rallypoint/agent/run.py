@@ -53,8 +53,9 @@ def run(args: argparse.Namespace) -> int:
         if evidence is None:  # it did not end in order: nobody knows which silence was a hang
             evidence = tuple(map(str, sorted(logs.glob("round-*/hang-*.txt"))))
         if evidence:
-            where = evidence[0] if len(evidence) == 1 else logs
-            log.warning("saved the stacks of all workers for each hang: hangs=%d file=%s", len(evidence), where)
+            hangs = len(evidence)
+            where = evidence[0] if hangs == 1 else logs
+            log.warning("the agent saved the stacks of all workers for each hang: hangs=%d file=%s", hangs, where)
         if temporary and not evidence:
             shutil.rmtree(logs, ignore_errors=True)
     if ending.node.verdict is not None and ending.code != Exit.OK:

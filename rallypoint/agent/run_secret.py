@@ -43,7 +43,9 @@ def run_secret(options: RunOptions, host: str, base: Mapping[str, str]) -> str:
         return given
     derived = hashlib.sha256(f"rallypoint run {options.plan.name}".encode()).hexdigest()
     if options.insecure_token:
-        log.warning("the agents of this run have no secret: any process that knows the run id %r can join", options.plan.name)
+        log.warning(
+            "the agents of this run have no secret, so any process that knows the run id %r can join the run", options.plan.name
+        )
         return derived
     if options.plan.max_nodes == 1 or is_loopback(host):
         return _local_secret(options, derived, base)
@@ -72,7 +74,9 @@ def _local_secret(options: RunOptions, derived: str, base: Mapping[str, str]) ->
         if options.plan.max_nodes == 1:
             # The run has one agent, so a random secret is sufficient.
             log.info(
-                "cannot read or create this user's key file (%s); this run has one node and uses a random secret instead", error
+                "the agent cannot read or create this user's key file (%s); this run has one node and uses a random secret "
+                "instead",
+                error,
             )
             return secrets.token_hex(_KEY_SIZE)
         raise ConfigError(

@@ -110,7 +110,7 @@ class Tls:
                 return False
             self._loaded = _load(self.folder)
         except ConfigError as error:
-            log.warning("cannot read the new TLS certificate (%s); the agent keeps its present TLS certificate", error)
+            log.warning("the agent cannot read the new TLS certificate (%s); it keeps its present TLS certificate", error)
             return False
         log.info("the agent uses the new TLS certificate %s for new connections", self.folder / CERTIFICATE)
         return True
@@ -133,10 +133,10 @@ class Tls:
         path, hours = self.folder / CERTIFICATE, abs(left) / 3600
         if left > 0:
             log.warning(
-                "TLS certificate %s expires in %.1f h; new connections fail after that. Renew the certificate", path, hours
+                "TLS certificate %s expires in %.1f h; after that, new connections fail. Renew the certificate", path, hours
             )
         else:
-            log.warning("TLS certificate %s expired %.1f h ago; new connections fail. Renew the certificate", path, hours)
+            log.warning("TLS certificate %s expired %.1f h ago, so new connections fail. Renew the certificate", path, hours)
 
 
 def read_tls(folder: Path, job: str) -> Tls:

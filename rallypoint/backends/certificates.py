@@ -177,5 +177,5 @@ async def _renew_on(name: str, renew: Callable[[], Awaitable[object]], every: fl
         try:
             await renew()
         except BackendError as error:
-            log.warning("job=%s: cannot renew the TLS certificate: %s; retrying later", name, error)
+            log.warning("job=%s: cannot renew the TLS certificate of the job: %s; retrying in %g s", name, error, every)
         await asyncio.sleep(every)

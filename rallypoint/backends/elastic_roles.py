@@ -154,7 +154,11 @@ class ElasticRoles:
         if task is not None and task.done():
             self._tasks.pop(name)
             if not task.cancelled() and task.exception() is not None:
-                log.warning("job=%s: the supervision of this role stopped (%s); restarting it", name, task.exception())
+                log.warning(
+                    "job=%s: the supervision of this elastic role failed (%s); the supervisor restarts it",
+                    name,
+                    task.exception(),
+                )
             task = None
         if wanted and task is None:
             jobs, holder, clock = self._units.jobs, self._holder, self._clock

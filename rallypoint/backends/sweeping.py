@@ -46,7 +46,7 @@ async def _sweep_on(sweep: Sweep, every: float) -> None:
         try:
             await sweep()
         except BackendError as error:
-            log.info("cannot list finished jobs: %s; retrying later", error)
+            log.info("cannot list the finished jobs that must be deleted: %s; retrying in about %g s", error, every)
 
 
 _sweepers: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, dict[Hashable, _Sweeper]] = weakref.WeakKeyDictionary()

@@ -98,7 +98,7 @@ async def _take_name_out(job: Job, me: Holder) -> None:
         except ConflictError:
             continue
         except (BackendError, OSError) as error:
-            log.info("job=%s: cannot remove the name of this supervisor from the job's record: %s", job.name, error)
+            log.info("job=%s: this supervisor has ended, but cannot remove its name from the job's record: %s", job.name, error)
         return
 
 
@@ -223,7 +223,10 @@ class Turns:
         """The record is gone, and not by our doing: end what is left of the job."""
         if self._last is None:
             return Turn(over=True)
-        log.warning("job=%s: another client deleted the job's record; stopping the remaining processes of the job", self._name)
+        log.warning(
+            "job=%s: another process deleted the record of the job; the supervisor stops the remaining processes of the job",
+            self._name,
+        )
         return Turn(over=await self._backend.sweep(self._last))
 
     async def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
@@ -241,7 +244,11 @@ class Turns:
             # A script can write any status. It must not keep its job from being deleted.
             if repr(error) != self._status_error:
                 self._status_error = repr(error)
-                log.exception("job=%s: cannot use the job status; the supervisor continues without the status", self._name)
+                log.exception(
+                    "job=%s: the supervisor cannot process the job status, and continues without the status; the traceback "
+                    "follows",
+                    self._name,
+                )
             return reconcile(stored.record, dataclasses.replace(seen, status=None), policy, now)
 
     async def _look_again(self, record: JobRecord) -> Observation:

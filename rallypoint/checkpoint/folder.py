@@ -81,7 +81,7 @@ def retain(folder: Path, keep: int) -> None:
         try:
             discard(checkpoint)
         except FileNotFoundError as error:
-            _log.debug("another process has already deleted the old checkpoint: %s", error)
+            _log.debug("an old checkpoint was already deleted by another process: %s", error)
 
 
 def sweep(folder: Path, below: Fence) -> None:
@@ -99,7 +99,7 @@ def remove(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        _log.warning("cannot delete a temporary checkpoint folder: %s", error)
+        _log.warning("cannot delete a temporary checkpoint folder: %s; the folder stays on the disk", error)
 
 
 def _verified(checkpoint: Checkpoint) -> Manifest | None:

@@ -94,7 +94,7 @@ def persist(found: Sequence[Held], store: Store, retention: Retention) -> Persis
         try:
             return _persist_one(chosen, store, retention)
         except DamagedCheckpointError as error:
-            _log.warning("the snapshot is damaged (%s); trying to store the previous snapshot", error)
+            _log.warning("a snapshot is damaged and cannot be stored (%s); trying to store the previous snapshot", error)
     return None
 
 

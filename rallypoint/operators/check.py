@@ -114,7 +114,8 @@ class NodeCheckOperator(JobArguments, JobOwner):
             words = [f"faulty: {', '.join(bad)}"] if bad else []
             words += [f"slow: {', '.join(slow)}"] if slow else []
             raise NodesRefused(f"{found['nodes']} nodes checked; {'; '.join(words)}")
-        self.log.info("%d nodes checked: all passed", found["nodes"])
+        number = found["nodes"]
+        self.log.info("All %d nodes passed the node check", number)
         return found
 
     def execute(self, context: Context) -> Any:

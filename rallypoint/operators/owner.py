@@ -313,7 +313,12 @@ class JobOwner(TellsLineage, PlacedOperator):
         try:
             page = self._at(claim, lambda post: published_page(post.backend, claim.name, tries=tries, place=claim.backend))
         except Exception as error:  # noqa: BLE001  it is a hint, whatever a damaged record makes of it
-            self.log.warning('Cannot store the data for the tab "Elastic training" of job %s: %s', claim.name, error)
+            self.log.warning(
+                'Cannot store the data for the tab "Elastic training" of job %s: %s; the tab cannot show the job after its '
+                "deletion",
+                claim.name,
+                error,
+            )
             return
         if page is not None:
             ti.xcom_push(key=PAGE_KEY, value=page)
@@ -331,13 +336,13 @@ class JobOwner(TellsLineage, PlacedOperator):
             if healthy:
                 self.spawn_supervisor(claim)
                 self.log.warning(
-                    "Job %s continues with its own supervisor process; `rallypoint status` shows the job", claim.name
+                    "Job %s continues with a supervisor process of its own; run `rallypoint status` to see the job", claim.name
                 )
             else:
                 self._cancel(claim)
         except (OSError, RallypointError):
             # The caller raises the error of the task, which an error here must not replace.
-            self.log.exception("Job %s may continue without a supervisor; `rallypoint delete` stops the job", claim.name)
+            self.log.exception("Job %s may continue without a supervisor; to stop the job, run `rallypoint delete`", claim.name)
 
     def _cancel(self, claim: Claim) -> None:
         from rallypoint.provider.conduct import cancel  # noqa: PLC0415  as in `execute`

@@ -39,7 +39,7 @@ def note_job(context: Context, claim: Claim, *, xcom: bool, log: Any) -> None:
         handle = {"name": claim.name, **claim.place.words(), "owner": claim.owner}
         store.set("rallypoint_job", handle)
     except Exception as error:  # noqa: BLE001  whatever a store of states may raise
-        log.warning("Cannot store the job's name in the task's state store: %s", error)
+        log.warning("Cannot store the name of the job in Airflow's task state store: %s", error)
 
 
 def asset_extra(summary: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def count_end(ti: Any, ending: Ending, *, log: Any) -> None:
     try:
         count(stats, ending.summary, end=ending.end.value, dag_id=ti.dag_id, task_id=ti.task_id)
     except Exception as error:  # noqa: BLE001  whatever a backend of metrics may raise
-        log.warning("Cannot send the job's metrics to Airflow: %s", error)
+        log.warning("Cannot send the metrics of the finished job to Airflow: %s", error)
 
 
 class TellsLineage:

@@ -90,7 +90,7 @@ async def conduct(post: Post) -> Ending:
         async with publishing(post.backend, post.claim.name, post.log, post.publication):
             ending = await _wait_and_tell(post)
     except Exception as error:
-        post.log.exception("Supervision of job %s failed", post.claim.name)
+        post.log.exception("The supervision of job %s failed; the traceback follows", post.claim.name)
         return Ending(end=End.ERROR, name=post.claim.name, text=traceback.format_exc(), local_failure=is_local(error))
     else:
         return ending
@@ -118,7 +118,7 @@ async def _tell_culprit(post: Post, told: frozenset[int] | None) -> None:
     try:
         await asyncio.wait_for(tell_culprit(post.backend, post.claim.name, post.log, culprit.rank), LAST_LINES)
     except (BackendError, asyncio.TimeoutError) as error:
-        post.log.info("Cannot read the output of rank %s: %s", culprit.rank, error)
+        post.log.info("Cannot read the last output lines of rank %s, which failed first: %s", culprit.rank, error)
 
 
 def is_local(error: Exception) -> bool:

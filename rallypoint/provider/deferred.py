@@ -51,11 +51,13 @@ async def attend(trigger: Deferred) -> Ending:
             ending = await conduct(post)
     except Exception as error:
         if ending is not None:  # only closing the backend failed
-            trigger.log.warning("Cannot close the backend of job %s: %s", claim.name, error)
+            trigger.log.warning(
+                "Cannot close the connection to the backend of job %s: %s; the job is not affected", claim.name, error
+            )
             return ending
         known = isinstance(error, (OSError, RallypointError))
         if not known:
-            trigger.log.exception("Supervision of job %s failed", claim.name)
+            trigger.log.exception("The supervision of job %s failed; the traceback follows", claim.name)
         text = str(error) if known else f"supervision of job {claim.name} failed: {type(error).__name__}: {error}"
         return Ending(end=End.ERROR, name=claim.name, text=text, local_failure=is_local(error))
     else:

@@ -61,7 +61,8 @@ def _first_deliverable(candidates: Iterator[Any]) -> dict[str, Any]:
             size = len(json.dumps(event, allow_nan=False))
         except Exception as error:  # noqa: BLE001  whatever a value may raise: the next candidate holds less of it
             # Not the error's text: it may raise as well.
-            log.warning("cannot convert a trigger event to JSON (%s); trying an event with fewer values", type(error).__name__)
+            kind = type(error).__name__
+            log.warning("The trigger cannot convert the event for its task to JSON (%s); it sends fewer values instead", kind)
             continue
         if size <= EVENT_LIMIT:
             break

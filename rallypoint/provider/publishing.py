@@ -111,5 +111,5 @@ class _Publisher:
             self._failed = False
         except Exception as error:  # noqa: BLE001  whatever a backend or an XCom backend may raise: no task fails for its page
             if not self._failed:
-                self._log.info('Cannot publish the data for the tab "Elastic training" of job %s: %s', self._name, error)
+                self._log.info('Cannot update the tab "Elastic training" of job %s: %s', self._name, error)
             self._failed = True

@@ -93,7 +93,7 @@ async def settle(post: Post, ending: Ending, *, on_finish_action: str, advise: A
             post.log.info("Job %s now belongs to %s; this task does not change the job", ending.name, record.owner)
         elif advise is not None and record.advice != Advice():
             post.log.info(
-                "Job %s is not deleted, because the next try of the task starts the job again with other settings", ending.name
+                "Job %s is kept, because the next try of the task starts the job again with other settings", ending.name
             )
         elif on_finish_action == "delete_job" and ending.end is not End.SUCCEEDED:
             await delete(post.backend, ending.name, holder=post.holder, owner=owner)
@@ -203,13 +203,15 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
         try:
             state = await ask()
         except Exception:
-            post.log.exception("Cannot read the state of this task from Airflow; job %s continues", name)
+            post.log.exception(
+                "Cannot read the state of this task from Airflow, so job %s continues; the traceback follows", name
+            )
             continue
         if state == CLEARED:
             await _note_cleared(post)
         if not may_cancel(state):
             post.log.warning(
-                "The task process received a stop request, but the task state is %r; job %s continues, and the next try of "
+                "The process of this task was asked to stop, but the task is in state %r, so job %s continues; the next try of "
                 "the task supervises the job again",
                 state,
                 name,
@@ -219,7 +221,12 @@ async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:
             if await cancel(post):
                 post.log.info("Deleting job %s, because its Airflow task is in state %r", name, state)
         except Exception:
-            post.log.exception("Cannot request the deletion of job %s, whose Airflow task is in state %r", name, state)
+            post.log.exception(
+                "The Airflow task of job %s is in state %r, so the job should be deleted, but the request failed; the "
+                "traceback follows",
+                name,
+                state,
+            )
 
 
 async def _note_cleared(post: Post) -> None:
@@ -228,6 +235,7 @@ async def _note_cleared(post: Post) -> None:
         await note_tries(post.backend, post.claim.name, owner=post.claim.owner, tries=CLEARED_TRIES)
     except Exception:
         post.log.exception(
-            "Cannot record that the task was cleared; the next try may continue job %s instead of starting a new attempt",
+            "Cannot record that the task was cleared, so the next try may continue job %s instead of starting a new attempt; "
+            "the traceback follows",
             post.claim.name,
         )

@@ -77,7 +77,7 @@ async def telling_logs(
         await teller.flush()
         await teller.mark()
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.info("Cannot read further output of the ranks: %s", error)
+            log.info("Cannot read more output of the job's ranks, so this log is incomplete: %s", error)
 
 
 async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> None:
@@ -86,7 +86,8 @@ async def tell_culprit(backend: Backend, name: str, log: LineLog, rank: int) -> 
     if not last:
         return
     texts = await asyncio.to_thread(_texts, last, await _mask(backend, name))
-    log.info("::group::%s", f"Last {len(last)} output lines of rank {rank}, which failed first")
+    number = len(last)
+    log.info("::group::%s", f"Last {number} lines of the output of rank {rank}, which failed first")
     for text in texts:
         log.info("%s", text)
         if len(text) > _LONG:

@@ -49,7 +49,7 @@ class XComBookmark:
             kept = await asyncio.to_thread(read_xcom, self.ti, LOG_CURSOR_KEY)
         except Exception as error:  # noqa: BLE001  whatever an XCom backend may raise
             log.info(
-                "cannot read which lines of the job's output are already in the task log, so some lines may appear twice: %s",
+                "Cannot read which lines of the job's output are already in the task log, so some lines may appear twice: %s",
                 error,
             )
             return ""
@@ -60,4 +60,8 @@ class XComBookmark:
         try:
             await asyncio.to_thread(write_xcom, self.ti, LOG_CURSOR_KEY, cursor)
         except Exception as error:  # noqa: BLE001  as above
-            log.info("cannot save which lines of the job's output are already in the task log: %s", error)
+            log.info(
+                "Cannot store which lines of the job's output are in the task log; some lines may appear twice after a "
+                "restart: %s",
+                error,
+            )

@@ -72,13 +72,15 @@ class ElasticTrainingTrigger(BaseTrigger):
 
             ending = await attend(self)
         except Exception as error:
-            self.log.exception("Supervision of job %s failed", self.claim.name)
+            self.log.exception("The supervision of job %s failed; the traceback follows", self.claim.name)
             text = f"supervision of job {self.claim.name} failed: {type(error).__name__}: {error}"
             ending = Ending(end=End.ERROR, name=self.claim.name, text=text)
         try:
             await preparation
         except Exception as error:  # noqa: BLE001  it only saves time later
-            self.log.warning("Cannot import the modules that the trigger needs if the task is cancelled: %s", error)
+            self.log.warning(
+                "The trigger cannot import the modules that it needs to cancel the job if the task is stopped: %s", error
+            )
         yield TriggerEvent(await asyncio.to_thread(ending_event, ending))
 
     async def on_kill(self) -> None:

@@ -66,11 +66,12 @@ def search(patterns: tuple[str, ...], text: str) -> frozenset[str]:
     """Return the patterns that are found in a text; none that is invalid or takes too long."""
     found, expressions = set(), []
     for pattern in dict.fromkeys(patterns):
-        if len(pattern) > PATTERN_LENGTH:  # a script can write its own plan
+        length = len(pattern)
+        if length > PATTERN_LENGTH:  # a script can write its own plan
             log.warning(
                 "log_pattern %r... has %d characters; expected at most %d, so the rule counts as not matching",
                 pattern[:80],
-                len(pattern),
+                length,
                 PATTERN_LENGTH,
             )
         elif _SPECIAL.search(pattern):

@@ -83,7 +83,7 @@ class Slot:
                 fault_in(whole)
                 self._registered.hold(whole)
         except OSError as error:
-            _log.debug("cannot allocate buffers for commits in advance: %s", error)
+            _log.debug("this worker cannot allocate the buffers for commits in advance: %s", error)
 
     def begin(self, data_bytes: int, text_bytes: int) -> None:
         """Be writing, with room for so much."""
@@ -146,7 +146,9 @@ class Slot:
                 self._map = _mapped(self._path, size)
             except OSError as error:  # a container's shared memory is 64 MiB unless it asks for more
                 _log.warning(
-                    "cannot keep commits in shared memory, so they are lost if this worker dies: %s: %s",
+                    "this worker cannot keep its commits in the shared-memory file %s (%s); if the worker dies, its commits "
+                    "are "
+                    "lost",
                     self._path,
                     error.strerror,
                 )

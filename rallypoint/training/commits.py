@@ -234,8 +234,8 @@ class Commits:
         if changed:
             self._lazy = False
             _log.warning(
-                "dropped commit %d: a weight changed before the next optimizer step; from now on, each commit copies all "
-                "tensors before it returns",
+                "dropped commit %d, because the script changed a weight while the commit copied the weights; from now on, "
+                "State.commit copies all tensors before it returns",
                 rest.number,
             )
             return

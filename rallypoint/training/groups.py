@@ -137,4 +137,4 @@ def _leave_broken() -> None:
             abort()
         dist.destroy_process_group()
     except Exception:  # noqa: BLE001 - whatever it is, the block's own exception is the one to tell
-        _log.warning("cannot close the process group", exc_info=True)
+        _log.warning("this worker cannot destroy its torch.distributed process group; the traceback follows", exc_info=True)

@@ -91,7 +91,7 @@ def _tell(listener: Listener, said: bytes) -> None:
     try:
         word = wire.read_from_agent(said)
     except WireError as error:
-        _log.warning("ignored a message of the agent that this version of rallypoint cannot read: %s", error)
+        _log.warning("this worker ignored a message of the agent that this version of rallypoint cannot read: %s", error)
         return
     if isinstance(word, wire.Leave):
         listener.leave(word)
@@ -109,5 +109,5 @@ def current_line() -> Line | None:
     try:
         return Line.connect(Path(path))
     except OSError as error:
-        _log.warning("in-place recovery is off for this worker: cannot connect to the agent at %s (%s)", path, error)
+        _log.warning("in-place recovery is off for this worker, because it cannot connect to the agent at %s (%s)", path, error)
         return None

@@ -56,5 +56,5 @@ class Told:
         try:
             report_progress(self._step, **numbers)
         except WireError as error:  # the script's own reports may have filled the slot; that must not end its training
-            _log.debug("cannot report the metrics of this step: %s; only the step number is reported", error)
+            _log.debug("this worker cannot report the metrics of this step: %s; it reports only the number of the step", error)
             report_progress(self._step)

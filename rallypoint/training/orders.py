@@ -234,7 +234,9 @@ class Orders:
         try:
             self._words.save()
         except Exception as error:  # noqa: BLE001  the script's own may be anything, and training goes on
-            _log.exception("the checkpoint after step %s failed", self._words.step)
+            _log.exception(
+                "this worker could not save the requested checkpoint after step %s; the traceback follows", self._words.step
+            )
             self._words.done(order, f"{type(error).__name__}: {error}")
         else:
             self._words.done(order)

@@ -108,7 +108,7 @@ class Rounds:
         if group is not None and "nccl" in self.backend:
             with contextlib.suppress(Exception):  # a communicator that was never used, or one that has failed already
                 group.abort()
-        _log.debug("the round ended; closed %d connections of its process group", ended)
+        _log.debug("the round of this worker ended; the worker closed %d connections of the process group of this round", ended)
 
     @property
     def stuck(self) -> bool:

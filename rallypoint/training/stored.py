@@ -124,7 +124,7 @@ def _fetch(path: Path, entries: dict[str, Any]) -> None:
             state_dict_loader.load(entries, storage_reader=FileSystemReader(path), planner=planner)
     except CheckpointException as error:
         reason = f"{path}: {who_failed(error)}; check that all nodes share this folder"
-        _log.warning("skipping an unreadable checkpoint: %s", reason)
+        _log.warning("this worker cannot read a checkpoint (%s); it tries the previous checkpoint", reason)
         raise DamagedCheckpointError(reason) from error
 
 

@@ -304,7 +304,7 @@ async def test_without_descriptors_strangers_are_shed(caplog: pytest.LogCaptureF
         with free_descriptors(30):
             for sock in strangers:
                 sock.connect((HERE, port))
-            await eventually_async(lambda: "had not authenticated" in caplog.text)
+            await eventually_async(lambda: "unauthenticated connections to free file descriptors" in caplog.text)
             loop = asyncio.get_running_loop()
             await loop.sock_connect(agent, (HERE, port))
             await loop.sock_sendall(agent, f"GET {HEALTH_PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode())

@@ -279,7 +279,7 @@ def test_files_that_are_wrong_leave_all_as_it_was(ours: Tls, caplog: pytest.LogC
     (ours.folder / KEY).write_text("no key\n")
 
     assert not ours.refresh()
-    assert "the agent keeps its present TLS certificate" in caplog.text
+    assert "it keeps its present TLS certificate" in caplog.text
 
 
 @pytest.mark.parametrize(

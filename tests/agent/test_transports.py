@@ -320,7 +320,7 @@ async def test_who_asked_for_nothing_by_name_takes_what_there_is(caplog) -> None
             reply = await exchange.exchange(endpoint, report(0, hold=0.0, sequence=sequence), timeout=60)
             assert isinstance(reply, Continue)
     assert [record.getMessage() for record in caplog.records if record.name == "rallypoint.transport"] == [
-        f"using HTTP instead of gRPC: the coordinator at {endpoint.address} does not support gRPC"
+        f"this agent uses HTTP instead of gRPC, because the coordinator at {endpoint.address} does not support gRPC"
     ]
 
 
@@ -333,7 +333,7 @@ def test_without_grpcio_only_who_asked_for_it_by_name_fails(monkeypatch, caplog)
     ):
         choosing.speaks_grpc(GRPC)
     assert choosing.speaks_grpc("") is False
-    assert "using HTTP instead of gRPC: cannot import grpcio" in caplog.text
+    assert "gRPC is not available in this process (cannot import grpcio" in caplog.text
     assert choosing.speaks_grpc(HTTP) is False
 
 

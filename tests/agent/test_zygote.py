@@ -229,7 +229,7 @@ def test_workers_with_a_gpu_each_are_started_as_programs(tmp_path: Path, caplog:
     )
 
     assert launcher_of(config, Counting(), DeafReaper())._pool is None
-    assert "--virtual-local-rank gives each worker another value of CUDA_VISIBLE_DEVICES" in caplog.text
+    assert "--virtual-local-rank gives each worker its own CUDA_VISIBLE_DEVICES" in caplog.text
 
 
 # --- Who starts a worker ---------------------------------------------------------------------------------------------------
@@ -326,7 +326,7 @@ async def test_what_is_no_python_is_a_program(caplog: pytest.LogCaptureFixture) 
 
     assert (len(spawner.commands), standbys.begun) == (2, [])
     assert [r.message for r in caplog.records] == [
-        f"no standby workers: /bin/bash is not this Python ({PYTHON}); workers start as new processes"
+        f"the agent keeps no standby workers (/bin/bash is not this Python ({PYTHON})); each worker starts as a new process"
     ]
 
 

@@ -102,7 +102,7 @@ async def test_a_job_that_is_deleted_from_outside_is_over_at_once(place, caplog)
     assert await drive(place, on_turn) is None
     assert list(place.world.left.values()) == [0]
     assert place.world.done == actions[-1]
-    assert "another client deleted the job's record" in caplog.text
+    assert "another process deleted the record of the job" in caplog.text
 
 
 async def test_who_lets_a_job_go_says_so_though_its_heart_beats_for_another(place):

@@ -104,7 +104,7 @@ async def test_a_beat_that_cannot_be_written_ends_nothing(home, caplog):
     (home / "supervisors").write_text("in the way")
     backend = LocalBackend(home)
     async with backend.heartbeat("ann") as me:
-        assert "cannot write the heartbeat" in caplog.text
+        assert "cannot write its heartbeat" in caplog.text
         (home / "supervisors").unlink()
 
         async def beats():
@@ -112,7 +112,7 @@ async def test_a_beat_that_cannot_be_written_ends_nothing(home, caplog):
             return pulse is not None and pulse.alive
 
         await eventually_async(beats, why="it beats as soon as it can be written")
-    assert caplog.text.count("cannot write the heartbeat") == 1
+    assert caplog.text.count("cannot write its heartbeat") == 1
 
 
 @pytest.fixture

@@ -496,5 +496,5 @@ async def test_a_heartbeat_is_written_through_no_link(tmp_path, caplog):
         pass
 
     assert list(elsewhere.iterdir()) == []
-    assert "cannot write the heartbeat of this supervisor" in caplog.text
+    assert "this supervisor cannot write its heartbeat" in caplog.text
     assert "'supervisors' is a symbolic link" in caplog.text

@@ -130,8 +130,10 @@ async def test_a_status_that_cannot_be_evaluated_keeps_no_job_from_being_deleted
 
     assert (record, place.world.jobs) == (None, {})
     assert stored.record.uid
-    told = [line for line in caplog.messages if "cannot use the job status" in line]
-    assert told == ["job=digits: cannot use the job status; the supervisor continues without the status"]
+    told = [line for line in caplog.messages if "cannot process the job status" in line]
+    assert told == [
+        "job=digits: the supervisor cannot process the job status, and continues without the status; the traceback follows"
+    ]
 
 
 async def test_nodes_that_ignore_their_end_are_killed_after_the_grace(place):

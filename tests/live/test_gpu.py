@@ -86,7 +86,7 @@ def test_the_end_of_a_worker_is_told_with_the_error_of_its_gpu(tmp_path: Path) -
     flags = ("--nproc-per-node=1", "--max-restarts=2", "--start-method=spawn")
     process = machine.start((*machine.agent, *flags, str(script)), log)
     try:
-        eventually(lambda: "started workers" in log.read_text(), why=lambda: tail(log))
+        eventually(lambda: "started the workers" in log.read_text(), why=lambda: tail(log))
 
         def noted() -> bool:
             # What happened before the agent has begun to watch is none of its events.

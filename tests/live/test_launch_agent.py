@@ -67,7 +67,7 @@ def test_a_run_without_a_name_is_given_one(caplog: pytest.LogCaptureFixture) -> 
     assert launch_agent(given, os.getenv, ["TORCHELASTIC_RUN_ID"]) == {0: given.run_id}
 
     assert given.run_id.isdecimal()
-    assert f"using the random run_id {given.run_id}" in caplog.text
+    assert f"uses the random run_id {given.run_id}" in caplog.text
     assert "rdzv_backend: etcd" in caplog.text
 
 

@@ -88,7 +88,7 @@ def test_who_can_never_leave_is_replaced_at_once(job: Agents) -> None:
     run = trained(job, "stuck", "stuck=0@6", "kill=1@6", options=("--shutdown-timeout", 3600))
 
     assert (
-        "worker rank=0 cannot recover in place: a collective of round 1 did not return although its connections were closed"
+        "worker rank=0 cannot recover in place (a collective of round 1 did not return although its connections were closed); "
     ) in run.output
     assert (run.digest, run.losses()) == (calm.digest, calm.losses()), run.output
     assert [len(run.pids(rank)) for rank in (0, 1)] == [2, 2]

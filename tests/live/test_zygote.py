@@ -90,7 +90,7 @@ def test_the_dead_come_back_as_forks(job: Agents, monkeypatch: pytest.MonkeyPatc
     code, output = said(run)
 
     assert code == Exit.OK, output
-    assert "the preload process (zygote) exited with signal 9; starting it again" in output
+    assert "the preload process (zygote) exited with signal 9; the agent starts it again" in output
     assert not any(map(alive, {*first.values(), *second.values(), *third.values()}))
     assert re.search(r"standby worker pid=\d+ is ready; memory: \d+ MB private, \d+ MB proportional \(PSS\)", output), output
     assert "rank 1 is done" in output
@@ -166,5 +166,5 @@ def test_what_cannot_be_forked_is_a_program(job: Agents, args: tuple[str, ...], 
 
     code, output = said(job.run(*TWO, *(str(noop) if arg == "NOOP" else arg for arg in args)))
 
-    assert (code, output.count("workers start as new processes")) == (Exit.OK, 1), output
+    assert (code, output.count("each worker starts as a new process")) == (Exit.OK, 1), output
     assert why in output

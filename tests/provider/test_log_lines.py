@@ -136,7 +136,7 @@ async def test_output_that_cannot_be_read_is_said_so():
     async with telling_logs(Broken(), "digits", log, ranks=ALL, bookmark=None) as task:
         await asyncio.wait([task])
 
-    assert log.lines == ["Cannot read further output of the ranks: the disk is gone"]
+    assert log.lines == ["Cannot read more output of the job's ranks, so this log is incomplete: the disk is gone"]
 
 
 async def test_the_culprits_last_lines_are_a_group_of_their_own():
@@ -147,7 +147,7 @@ async def test_the_culprits_last_lines_are_a_group_of_their_own():
     await tell_culprit(fake, "digits", log, 9)
 
     assert log.lines == [
-        "::group::Last 2 output lines of rank 3, which failed first",
+        "::group::Last 2 lines of the output of rank 3, which failed first",
         "[rank 3 out] about to divide",
         "[rank 3 out] ZeroDivisionError",
         "::endgroup::",

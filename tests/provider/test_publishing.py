@@ -59,7 +59,7 @@ async def test_a_page_that_cannot_be_written_ends_nothing():
     async with publishing(fake, "digits", log, publication(write)):
         await eventually_async(lambda: len(tries) >= 3)
 
-    assert log.lines == ['Cannot publish the data for the tab "Elastic training" of job digits: no XCom today']
+    assert log.lines == ['Cannot update the tab "Elastic training" of job digits: no XCom today']
 
 
 async def test_a_write_that_has_begun_ends_before_the_task_goes_on():

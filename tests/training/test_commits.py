@@ -105,7 +105,7 @@ def test_a_weight_that_changed_meanwhile_drops_the_commit(
     crew.let.set()
 
     assert [h.number for h in commits.held()] == [0]
-    assert "dropped commit 1: a weight changed" in caplog.text
+    assert "dropped commit 1, because the script changed a weight" in caplog.text
     crew.let.clear()
     commits.take(state, 2, rank=0, world_size=1)
     assert [h.number for h in commits.held()] == [2, 0]

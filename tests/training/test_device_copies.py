@@ -122,4 +122,4 @@ def test_without_it_copies_are_slower_and_nothing_else(runtime: Runtime, caplog:
 
     assert not registration.held
     assert blamed == (["a kernel"] if runtime.initialized else []), "the error is left to the script's next kernel"
-    assert ("copying snapshots from the GPU is slower" in caplog.text) == runtime.initialized
+    assert ("copies from the GPU to this memory are slower" in caplog.text) == runtime.initialized

@@ -148,7 +148,7 @@ def test_where_there_is_no_room_a_commit_stays_in_the_process(tmp_path: Path, ca
     for number in range(3):
         commits.take(state, number, rank=0, world_size=1)
     assert [h.number for h in commits.held()] == [2, 1, 0]
-    assert "lost if this worker dies" in caplog.text
+    assert "if the worker dies, its commits are lost" in caplog.text
     told = train(state, 2)
     commits.restore(2, state, rank=0)
     assert train(state, 2) == told

@@ -249,7 +249,7 @@ def test_no_room_is_told_with_what_is_missing(snapshots, node, monkeypatch, capl
 
     assert not asked.save(1)
     assert not asked.save(2)
-    assert caplog.text.count("in-memory snapshots are off") == 1
+    assert caplog.text.count("this worker takes no in-memory snapshots") == 1
     assert " missing" in caplog.text
 
 

@@ -75,7 +75,9 @@ class Announcer:
             if status == 200:
                 log.info("the coordinator sent its address to the agent of node %d at %s", agent.node, url)
             elif status == 409:
-                log.warning("the agent of node %d at %s rejected the address of this coordinator: %s", agent.node, url, text)
+                log.warning(
+                    "the agent of node %d at %s rejected the address that this coordinator sent: %s", agent.node, url, text
+                )
             else:
                 if text != last:
                     log.log(

@@ -60,9 +60,9 @@ class ConfigMapSink:
             raise ConfigError(f"ConfigMap {self._place}: {STATUS_KEY}: {error}") from error
         except codec.WireError as error:
             log.warning(
-                "ConfigMap %s: cannot read key %s: %s; the coordinator starts without the last job status",
-                self._place,
+                "the coordinator cannot read the last job status in key %s of ConfigMap %s (%s); it starts without this status",
                 STATUS_KEY,
+                self._place,
                 error,
             )
             return None
@@ -124,8 +124,8 @@ class PodSink:
                 raise OSError(str(error)) from error
             if not self.trouble:
                 log.warning(
-                    "cannot write the job status to its ConfigMap (%s); the coordinator writes the status to a folder of "
-                    "its pod",
+                    "the coordinator cannot write the job status to the ConfigMap of the job (%s); it writes the status to a "
+                    "folder of its pod instead",
                     error,
                 )
             why = "no permission to write" if error.refused else "the API server has never answered this pod; cannot write"

@@ -85,7 +85,9 @@ class PodHome:
             except ApiError as error:
                 if error.refused:
                     log.warning(
-                        "no permission to read the last job status (%s); the coordinator reads the copy mounted in its pod",
+                        "the coordinator has no permission to read the last job status from the API server (%s); it reads the "
+                        "copy that "
+                        "is mounted in its pod",
                         error,
                     )
                     return await asyncio.to_thread(self._known)
@@ -93,14 +95,15 @@ class PodHome:
                 if not reached and time.monotonic() >= began + NO_ROUTE:
                     log.warning(
                         "the API server did not return the last job status within %g s (%s); the coordinator reads the "
-                        "copy mounted in its pod",
+                        "copy that is mounted in its pod",
                         NO_ROUTE,
                         error,
                     )
                     return await asyncio.to_thread(self._known)
                 if str(error) != told:
                     log.warning(
-                        "cannot read the last job status yet (%s); the coordinator retries until it can read the status",
+                        "the coordinator cannot read the last job status from the API server (%s); retrying until it can read "
+                        "the status",
                         error,
                     )
                 told = str(error)

@@ -108,8 +108,10 @@ class Publisher:
                 await self._sink.publish(bounded(status))
             except OSError as error:
                 log.warning(
-                    "cannot publish the job status (%s); the coordinator replies to no agent until the status is published",
+                    "the coordinator cannot publish the job status (%s); retrying in %g s, and no agent receives a reply until "
+                    "the status is published",
                     error,
+                    _SINK_RETRY,
                 )
                 await asyncio.sleep(_SINK_RETRY)
             else:

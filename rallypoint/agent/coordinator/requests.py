@@ -35,5 +35,5 @@ class RecordFile:
                 self._last = record if isinstance(record, dict) else {}
                 self._seen = seen
         except (OSError, ValueError) as error:
-            log.debug("cannot read %s from the job's record: %s", field, error)
+            log.debug("the coordinator cannot read the field %s of the job's record (%s); it uses the last value", field, error)
         return self._last.get(field)

@@ -274,7 +274,10 @@ class Coordinator:
         late = self._clock() - self._due
         if late > _LATE:
             # A leap of ours (a machine that slept, a core that was taken away) must not look like the silence of everybody.
-            log.warning("the event loop of the coordinator was blocked for %.1f s", late)
+            log.warning(
+                "the event loop of the coordinator was blocked for %.1f s; the leases of all agents are extended by this time",
+                late,
+            )
             self._state = rendezvous.delayed(self._state, late)
         self._calling = True
         self._call_the_roll(self._clock(), _TURNS)
@@ -297,5 +300,5 @@ class Coordinator:
         self._check_dismissed()
 
     def _refuse(self, report: AgentReport, refused: Refusal) -> Refusal:
-        log.warning("rejected the report of agent=%s host=%s: %s", report.agent, report.host, refused.reason)
+        log.warning("the coordinator rejected the report of agent=%s host=%s: %s", report.agent, report.host, refused.reason)
         return refused

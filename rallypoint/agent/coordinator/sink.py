@@ -93,7 +93,8 @@ def read_status(path: Path) -> JobStatus | None:
         aside = path.with_name(f"{path.name}.unreadable")
         path.replace(aside)
         log.warning(
-            "cannot read the last job status: %s; the coordinator moved the file to %s and starts without a status",
+            "the coordinator cannot read the file with the last job status (%s); it moved the file to %s, and starts without "
+            "this status",
             error,
             aside,
         )

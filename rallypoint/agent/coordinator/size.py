@@ -52,7 +52,10 @@ class FileSize:
             found = record.get("size") if isinstance(record, dict) else None
             self._last = None if found is None else codec.from_json(Size, found, lenient=True)
         except (OSError, ValueError, WireError) as error:
-            log.debug("cannot read the requested number of nodes from the job's record: %s", error)
+            log.debug(
+                "the coordinator cannot read the requested number of nodes in the job's record (%s); it uses the last number",
+                error,
+            )
         return self._last
 
 

@@ -145,13 +145,13 @@ class NodeAgent:
     def _signal(self, number: signal.Signals) -> None:
         name = signal.Signals(number).name
         if self._signalled:
-            log.warning("the agent received %s again; sending SIGKILL to all workers of this node", name)
+            log.warning("the agent received a second signal (%s); sending SIGKILL to all workers of this node", name)
             self._parts.group.kill()
             return
         self._signalled = True
         if number not in SIGNALS:
             self._parts.group.stop_signal = number
-        log.warning("the agent received %s; this node leaves the job", name)
+        log.warning("the agent received the signal %s; it stops the workers of this node and leaves the job", name)
         self._events.put_nowait(Told(code=128 + number, reason=f"the agent received {name}", leaving=True))
 
     def _worker_ended(self, worker: Worker) -> None:
@@ -177,7 +177,11 @@ class NodeAgent:
         elif isinstance(word, wire.Hello):
             if word.why:
                 plan = self._config.plan
-                log.info("worker rank=%d cannot recover in place: %s", word.rank, mask_of(plan.env, plan.args)(word.why))
+                log.info(
+                    "worker rank=%d cannot recover in place (%s); after a fault, a new process replaces it",
+                    word.rank,
+                    mask_of(plan.env, plan.args)(word.why),
+                )
             able, resizable = wire.Ability.IN_PLACE in word.abilities, wire.Ability.RESIZE in word.abilities
             self._events.put_nowait(Announced(round=word.round, local_rank=local_rank, able=able, resizable=resizable))
         elif isinstance(word, wire.Freed):
@@ -186,7 +190,10 @@ class NodeAgent:
             self._events.put_nowait(_StepSeen(local_rank=local_rank, word=word))
         elif isinstance(word, wire.Regrouped):
             log.info(
-                "worker local_rank=%d joined round %d in place; it continues from step %d", local_rank, word.round, word.step
+                "worker local_rank=%d kept its process and joined round %d; it continues from step %d",
+                local_rank,
+                word.round,
+                word.step,
             )
         if known and word is not None:
             for capability in self._parts.capabilities:
@@ -301,7 +308,10 @@ class NodeAgent:
             workers=with_few_tails(action.failures),
         )
         advice = await self._parts.adviser.ask(failure)
-        log.info("failover extension (--dynamic-failover-extension) returned %s for the last failure", advice.failover.name)
+        log.info(
+            "the failover extension (--dynamic-failover-extension) returned %s for the last failure of a worker",
+            advice.failover.name,
+        )
         self._events.put_nowait(Advised(round=action.round, failover=advice.failover, note=advice.note))
 
     async def _start(self, action: StartWorkers) -> None:
@@ -324,9 +334,15 @@ class NodeAgent:
         else:
             last = assignment.first_rank + self._config.plan.nproc_per_node - 1
             first = assignment.first_rank
-            ranks = f"rank{f' {first}' if last == first else f's {first}-{last}'} of {assignment.world_size}"
-            on = f", {len(action.kept)} worker processes kept" if action.kept else ""
-            log.info("round %d: started workers, %s%s, store=%s", assignment.fence.round, ranks, on, assignment.store)
+            ranks = first if last == first else f"{first}-{last}"
+            log.info(
+                "round %d: the agent started the workers: ranks=%s world_size=%d kept_processes=%d store=%s",
+                assignment.fence.round,
+                ranks,
+                assignment.world_size,
+                len(action.kept),
+                assignment.store,
+            )
             for capability in self._parts.capabilities:
                 capability.after_workers()
 

@@ -44,7 +44,7 @@ class Judge:
         """Say what the step after `step` of a worker raised; with its log where that may be what `broke` the round."""
         config = self._config
         error = mask_of(config.plan.env, config.plan.args)(word.error)
-        log.info("worker rank=%d pid=%d: a training step raised %s", worker.place.rank, worker.pid, error)
+        log.info("worker rank=%d pid=%d: a training step raised an error: %s", worker.place.rank, worker.pid, error)
         failure = raised(worker, error, host=config.told, incarnation=config.incarnation, at=self._now())
         if broke and not is_collateral(failure):
             # Of the others nobody will want to read the log, and who broke the round may have to wait for this.

@@ -149,7 +149,7 @@ class ReportLoop:
             self._put(Told(code=code, reason=str(error), leaving=False))
             return
         if isinstance(reply, Refusal):
-            log.warning("the coordinator rejected this agent: %s", reply.reason)
+            log.warning("the coordinator rejected the report of this agent: %s", reply.reason)
         self._note_spare(report, reply)
         if report.state is AgentState.LEAVING:
             self._farewell.set()

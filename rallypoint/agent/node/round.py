@@ -265,7 +265,9 @@ class Round:
             self._result = None
         except (OSError, WireError) as error:
             # A worker is the user's code, and a result that nobody can read is none.
-            log.warning("cannot send the job's result to the coordinator: %s", error)
+            log.warning(
+                "the agent cannot read the result of the job that a worker has written (%s); the job has no result", error
+            )
         self._result_path = None
         return self._result
 

@@ -39,14 +39,16 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
         return Launcher(spawner, None)
     if plan.workers.start_method in ("spawn", "forkserver"):
         log.info(
-            "no standby workers: they need --start-method fork, but the start method is %s; workers start as new processes",
+            "the agent keeps no standby workers, because they need --start-method fork, but the start method is %s; each "
+            "worker "
+            "starts as a new process",
             plan.workers.start_method,
         )
         return Launcher(spawner, None)
     if plan.workers.virtual_local_rank:
         log.info(
-            "no standby workers: --virtual-local-rank gives each worker another value of CUDA_VISIBLE_DEVICES, which must be "
-            "set before the process starts; workers start as new processes"
+            "the agent keeps no standby workers, because --virtual-local-rank gives each worker its own CUDA_VISIBLE_DEVICES, "
+            "which must be set before a process starts; each worker starts as a new process"
         )
         return Launcher(spawner, None)
     startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118

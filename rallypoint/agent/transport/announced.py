@@ -58,7 +58,12 @@ class AnnouncedEndpoint:
             )
         self._newest = theirs
         if endpoint != self._endpoint:
-            log.info("the agent received the coordinator's address: attempt=%d term=%d address=%s", *theirs, endpoint.address)
+            log.info(
+                "the agent received the coordinator's address: attempt=%d term=%d address=%s",
+                endpoint.attempt,
+                endpoint.term,
+                endpoint.address,
+            )
             self._endpoint = endpoint
             self._unread.set()
 

@@ -46,7 +46,7 @@ def speaks_grpc(service_type: str) -> bool:
             f"service_type grpc: {missing}; install airflow-provider-rallypoint[agent] or set service_type to http"
         )
     if missing:
-        log.warning("using HTTP instead of gRPC: %s", missing)
+        log.warning("gRPC is not available in this process (%s); it uses HTTP instead", missing)
     return not missing
 
 
@@ -116,7 +116,7 @@ class Servers:
         except ConfigError as error:
             if not port:
                 raise
-            log.warning("cannot open the gRPC port (%s); the coordinator uses another free port", error)
+            log.warning("the coordinator cannot open its gRPC port (%s); it uses another free port", error)
             return await server.start(host, 0)
 
     async def close(self) -> None:
@@ -155,7 +155,9 @@ class Exchanges:
         if kind == HTTP and self._named:
             raise ConfigError(f"service_type grpc: the coordinator at {endpoint.address} does not support gRPC")
         if kind == HTTP and self._able and not self._told:
-            log.warning("using HTTP instead of gRPC: the coordinator at %s does not support gRPC", endpoint.address)
+            log.warning(
+                "this agent uses HTTP instead of gRPC, because the coordinator at %s does not support gRPC", endpoint.address
+            )
             self._told = True
         return await self._by(kind).exchange(where, report, timeout=timeout)
 

@@ -107,7 +107,11 @@ class GrpcServer:
                 known = {session.peer for session in self._sessions}
                 ended = await asyncio.to_thread(sweep, port, known, self._limits)
             if ended:
-                log.warning("the coordinator closed %d unauthenticated connections at its gRPC port", ended)
+                log.warning(
+                    "the coordinator closed %d unauthenticated connections at its gRPC port, to keep free connections for "
+                    "agents",
+                    ended,
+                )
             await asyncio.sleep(_LOOK_AGAIN if ended else _LOOK)
 
     async def _listen(self, host: str, port: int) -> int:

@@ -143,9 +143,8 @@ class GuardedPort:
         if connection.count(self.table):
             connection.read()  # an agent's first message is often there already
             return connection.crowding
-        log.warning(
-            "rejected a connection from %s: the limit of %d authenticated connections is reached", host, len(self.table)
-        )
+        number = len(self.table)
+        log.warning("this process rejected a connection from %s, because all %d allowed connections are in use", host, number)
         return True
 
     def _exhausted(self, listener: socket.socket, error: OSError) -> None:
@@ -154,8 +153,8 @@ class GuardedPort:
         for one in ended:
             one.end()
         log.error(
-            "the operating system refused a new connection (%s); to free file descriptors, this process closed %d connections "
-            "that had not authenticated; it accepts connections again in %g s",
+            "this process cannot accept a connection (%s); it closed %d unauthenticated connections to free file descriptors, "
+            "and accepts connections again in %g s",
             error.strerror,
             len(ended),
             _ERROR_PAUSE,

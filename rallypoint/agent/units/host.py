@@ -188,7 +188,7 @@ class Host:
             await self._started(unit, role)
         except (ConfigError, SetupError, OSError) as error:
             code = error.code if isinstance(error, SetupError) else 127
-            log.warning("instance %s cannot be started: %s", name, error)
+            log.warning("cannot start instance %s of a simple role: %s", name, error)
             _ended(unit, UnitExit(exit_code=code, reason=f"{name} cannot be started: {error}", ended_at=time.time()))
             return
         code = await unit.ended
@@ -201,7 +201,7 @@ class Host:
         log.info("%s", reason)
         if unit.removed:
             # It is lost with its host, whatever its exit code: this was no end of its own, and no place for its next life.
-            log.info("instance %s ended because the supervisor stopped this process, which starts the instances", name)
+            log.info("instance %s ended, because the supervisor stops this process, which has started the instance", name)
             return
         told = UnitExit(exit_code=code, reason=reason, ended_at=ended_at, error=said, result=_result(unit))
         _ended(unit, told)

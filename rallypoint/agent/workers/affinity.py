@@ -101,7 +101,9 @@ def _home(root: Path, gpu: str, nodes: Mapping[int, frozenset[int]], otherwise: 
         node = int((root / "bus/pci/devices" / gpu / "numa_node").read_text())
     except (OSError, ValueError) as error:
         log.warning(
-            "cannot read the NUMA node of GPU %s (%s); the agent binds its worker to a NUMA node by round-robin", gpu, error
+            "the agent cannot read the NUMA node of GPU %s (%s); it binds the worker of this GPU to the next NUMA node in turn",
+            gpu,
+            error,
         )
         return otherwise
     if node < 0:  # what the kernel says where there is one node only, or where nobody told it

@@ -99,7 +99,12 @@ class StoreKeeper:
     def _is_ahead(self, done: asyncio.Task[None]) -> None:
         self._ahead = None
         if not done.cancelled() and done.exception() is not None:
-            log.warning("cannot start the process of the rendezvous store (TCPStore) in advance: %s", done.exception())
+            log.warning(
+                "the agent cannot start the process of the rendezvous store (TCPStore) in advance (%s); it starts the process "
+                "with the "
+                "next round",
+                done.exception(),
+            )
 
     def close(self) -> None:
         """End the store and its host."""
@@ -130,7 +135,7 @@ class StoreKeeper:
         try:
             socket.send_fds(self._line, [json.dumps(order).encode()], [] if fd is None else [fd])
         except OSError as error:  # it has just ended; `_host_ended` tells what follows
-            log.debug("cannot send a command to the process of the rendezvous store (TCPStore): %s", error)
+            log.debug("the agent cannot send a command to the process of the rendezvous store (TCPStore): %s", error)
 
     def _host_ended(self, code: int) -> None:
         if self._line is not None:
@@ -140,7 +145,7 @@ class StoreKeeper:
             return
         if code == NO_TORCH:
             self._torchless = True
-            log.warning("torch is not installed; workers get no rendezvous store (TCPStore)")
+            log.warning("torch is not installed, so the agent cannot start a rendezvous store (TCPStore) for the workers")
         elif self._serving:
             how = f"signal {-code}" if code < 0 else f"exit code {code}"
             self._lost(f"the process of the rendezvous store ended with {how}")
@@ -157,7 +162,10 @@ def end_crowd(sock: socket.socket) -> None:
         (waiting,) = struct.unpack_from("=I", info, _WAITING)
         if waiting <= _EARLY:
             return
-        log.warning("closed %d unauthenticated connections at the port of the rendezvous store (TCPStore)", waiting)
+        log.warning(
+            "the agent closed %d unauthenticated connections that waited at the port of the rendezvous store (TCPStore)",
+            waiting,
+        )
         sock.setblocking(False)
         for _ in range(_BACKLOG):
             sock.accept()[0].close()

@@ -153,7 +153,7 @@ class Actor:
             if not self._accounts_missing:
                 log.warning(
                     "service account %s/%s not found, so the coordinator cannot write the job status to a ConfigMap; the "
-                    "supervisor requests the status from the coordinator, through the API server. "
+                    "supervisor requests the status directly from the coordinator. "
                     "To create the service account, apply the manifests that `rallypoint manifests rbac` prints",
                     self._cluster.namespace,
                     account,
@@ -226,8 +226,9 @@ class Actor:
             if error.status == 403 and not self._closing_forbidden:
                 namespace, reason = self._cluster.namespace, error.said
                 log.warning(
-                    "namespace=%s: no permission to patch pods, so the supervisor cannot inform Kueue about the end of a pod "
-                    "group (%s). Kueue frees the quota of the group when all pods of the group are deleted. `rallypoint "
+                    "namespace=%s: the supervisor has no permission to patch pods, so it cannot inform Kueue about the end of "
+                    "a "
+                    "pod group (%s). Kueue frees the quota of the group when all pods of the group are deleted. `rallypoint "
                     "manifests rbac --queues` prints the Role that lets supervisors patch pods",
                     namespace,
                     reason,

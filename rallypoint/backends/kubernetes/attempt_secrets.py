@@ -98,7 +98,7 @@ class AttemptSecrets:
                 what = "`rallypoint manifests rbac --tls` prints the Role that is needed"
                 raise BackendError(f"{error.said} ({what})") from error
             raise
-        log.info("job=%s: renewed the TLS certificate", job.name)
+        log.info("job=%s: the supervisor renewed the TLS certificate of the job", job.name)
         return True
 
     async def _require_ours(self, job: JobRef, name: str) -> None:

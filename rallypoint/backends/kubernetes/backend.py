@@ -287,7 +287,7 @@ class KubernetesBackend(Backend):
             if stored is not None and stored.record.finished:
                 await its.actor.close_groups(stored.record)
         except BackendError as error:
-            log.info("job=%s: cannot inform Kueue about the end of the job yet: %s", name, error)
+            log.info("job=%s: the supervisor cannot inform Kueue that the job has ended: %s", name, error)
         await its.sweeper.stamp(name)
 
     @contextlib.asynccontextmanager

@@ -150,7 +150,7 @@ class Heart:
             except BackendError as error:
                 missed += 1
                 if missed == _TROUBLE:
-                    log.warning("cannot write the heartbeat of this supervisor (%s); retrying every %g s", error, self._beat)
+                    log.warning("this supervisor cannot write its heartbeat (%s); retrying every %g s", error, self._beat)
 
     async def _renew(self) -> None:
         change = {"spec": {"renewTime": self._now(), "holderIdentity": self.id}}

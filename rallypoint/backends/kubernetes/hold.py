@@ -82,7 +82,9 @@ class Holds:
                 raise
             self._cluster.cache.jobs.put(changed)
             if view.holder and view.holder != me:
-                log.info("job=%s: supervisor %s is no longer running; this process supervises the job now", name, view.holder)
+                log.info(
+                    "job=%s: this process now supervises the job, because supervisor %s is no longer running", name, view.holder
+                )
                 await self._tidy(view.holder)
             return
 
@@ -131,7 +133,7 @@ class Holds:
         try:
             await self._cluster.delete("leases", lease_of(holder))
         except BackendError as error:
-            log.info("cannot delete the Lease of the previous supervisor %s: %s", holder, error)
+            log.info("cannot delete the Kubernetes Lease of supervisor %s, which is no longer running: %s", holder, error)
 
     def check(self, view: ConfigMapView | None) -> None:
         """Raise `HeldError` for a job that this process held and that another has taken over meanwhile."""
@@ -172,7 +174,11 @@ class Holds:
             else:
                 return
             if attempt == _TRIES:
-                log.warning("job=%s: cannot record that this process no longer supervises the job: %s", name, problem)
+                log.warning(
+                    "job=%s: this process has stopped supervising the job, but cannot record this in the job's ConfigMap: %s",
+                    name,
+                    problem,
+                )
                 return
             await asyncio.sleep(_PAUSE)
 

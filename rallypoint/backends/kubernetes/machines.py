@@ -127,8 +127,9 @@ class Machines:
             if error.status == 403:
                 self._refused, reason = True, error.said
                 log.warning(
-                    "no permission to read the Leases of Kubernetes nodes (%s), so lost Kubernetes nodes are detected later; "
-                    "`rallypoint manifests rbac --nodes` prints the required ClusterRole",
+                    "the supervisor has no permission to read the Leases of Kubernetes nodes (%s), so it detects lost "
+                    "Kubernetes "
+                    "nodes later; `rallypoint manifests rbac --nodes` prints the required ClusterRole",
                     reason,
                 )
             elif error.status != 404:

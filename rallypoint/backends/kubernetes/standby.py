@@ -56,7 +56,7 @@ async def _keep(cluster: Cluster, store: Store, machines: Machines, job: str, mi
             told = ""
         except BackendError as error:
             if str(error) != told:
-                log.warning("job=%s: cannot start a standby pod for the supervisor: %s", job, error)
+                log.warning("job=%s: the supervisor cannot start its standby pod: %s; retrying in %g s", job, error, _LOOK)
             told = str(error)
         await asyncio.sleep(_LOOK)
 
@@ -78,7 +78,7 @@ async def _ensure(cluster: Cluster, store: Store, machines: Machines, job: str, 
             return
         await cluster.delete("pods", name, uid=found["metadata"]["uid"], grace=0)
         reason = f"host {host} is lost" if lost else "the pod has ended"
-        log.info("job=%s: deleted the standby supervisor pod %s, because %s", job, name, reason)
+        log.info("job=%s: the supervisor deleted its standby pod %s, because %s", job, name, reason)
     own = await cluster.get("pods", mine)
     if own is None:
         return

@@ -54,7 +54,7 @@ class Statuses:
         try:
             return None if stored is None else await self._store.status_age(stored.record)
         except BackendError as error:
-            log.debug("job=%s: cannot determine the age of the job status: %s", name, error)
+            log.debug("job=%s: cannot determine how old the job status is: %s", name, error)
             return None
 
     def silent(self, uid: str) -> bool:
@@ -71,7 +71,7 @@ class Statuses:
             return await self._store.status(record)
         except UnreadableStatusError as error:
             log.warning(
-                "job=%s: cannot read the job status (%s); the supervisor continues without the status", record.name, error
+                "job=%s: the supervisor cannot read the job status (%s); it continues without the status", record.name, error
             )
             return None
 
@@ -91,7 +91,7 @@ class Statuses:
                 return None
             told = await self._coordinators.status(ref, stored.plan, pod)
         except BackendError as error:
-            log.debug("job=%s: cannot read the job status from the coordinator: %s", record.name, error)
+            log.debug("job=%s: the coordinator did not return the job status: %s", record.name, error)
             if not isinstance(error, ApiError) or error.status >= 500:  # the API server, for a pod that it does not reach
                 self._silent.add(record.uid)
             return None

@@ -69,7 +69,7 @@ class Sweeper:
         try:
             await self._stamp(job, await self._cluster.api.time())
         except BackendError as error:
-            log.info("job=%s: cannot record the end time of the job yet; retrying later: %s", name, error)
+            log.info("job=%s: cannot record when the job ended: %s; another process retries within some minutes", name, error)
 
     def _ended(self) -> Iterator[_Ended]:
         views = list(self._cluster.cache.jobs)

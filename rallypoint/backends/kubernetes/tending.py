@@ -65,7 +65,9 @@ async def _look_after(tender: _Tender, lost: LostPods) -> None:
         try:
             pause = _SUSPICIOUS if await _look(tender, lost) else LOOK
         except BackendError as error:
-            log.debug("cannot check the Kubernetes nodes of the job: %s", error)
+            log.debug(
+                "the supervisor cannot check whether Kubernetes nodes of the job are lost: %s; retrying in %g s", error, pause
+            )
 
 
 async def _look(tender: _Tender, lost: LostPods) -> bool:
@@ -129,7 +131,12 @@ class _Tender:
                 except BackendError as error:
                     pause = _AGAIN
                     if self._complained != str(error):
-                        log.info("job=%s: cannot reach the coordinator of the job yet: %s", self._name, error)
+                        log.info(
+                            "job=%s: the supervisor cannot reach the coordinator of the job: %s; retrying in %g s",
+                            self._name,
+                            error,
+                            _AGAIN,
+                        )
                     self._complained = str(error)
                 await news.wait(pause)
                 if pause == _AGAIN:
@@ -215,7 +222,9 @@ class _Tender:
             return _READ
         if not status.durable and self._durable is None:
             log.warning(
-                "job=%s: the coordinator cannot write the job status; the supervisor requests the status from the coordinator",
+                "job=%s: the coordinator cannot write the job status to its ConfigMap; the supervisor requests the status "
+                "directly "
+                "from the coordinator",
                 self._name,
             )
         self._durable = False

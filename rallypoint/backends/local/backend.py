@@ -188,7 +188,9 @@ class LocalBackend(Backend):
         except UnreadableError as error:
             if self._unreadable.get(name) != str(error):
                 self._unreadable[name] = str(error)
-                log.warning("job=%s: cannot read the job status (%s); the supervisor continues without the status", name, error)
+                log.warning(
+                    "job=%s: the supervisor cannot read the job status (%s); it continues without the status", name, error
+                )
             return None
         self._unreadable.pop(name, None)
         return status

@@ -40,9 +40,13 @@ def renew(folder: JobFolder, job: str, now: float, *, after: float = RENEW_AFTER
         # The key first: until the certificate follows, agents keep those that they have read.
         _write(folder, renewed(files, job, now, lifetime=lifetime), (KEY, CERTIFICATE))
     except (OSError, ValueError, BackendError) as error:
-        log.warning("job=%s: cannot renew the TLS certificate: %s", job, error)
+        log.warning(
+            "job=%s: the supervisor cannot renew the TLS certificate of the job (%s); the present certificate stays in use",
+            job,
+            error,
+        )
         return False
-    log.info("job=%s: renewed the TLS certificate", job)
+    log.info("job=%s: the supervisor renewed the TLS certificate of the job", job)
     return True
 
 

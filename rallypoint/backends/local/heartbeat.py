@@ -127,7 +127,7 @@ class _Heart:
                 self._troubled = False
             except (OSError, UnreadableError) as error:
                 if not self._troubled:
-                    log.warning("cannot write the heartbeat of this supervisor (%s); retrying every %g s", error, BEAT)
+                    log.warning("this supervisor cannot write its heartbeat (%s); retrying every %g s", error, BEAT)
                 self._troubled = True
             self._begun.set()
             await asyncio.sleep(BEAT)

@@ -27,7 +27,11 @@ def sweep(store: Store, now: float) -> None:
         except HeldError:
             continue  # somebody looks after it
         except BackendError as error:
-            log.info("job=%s: cannot check whether the job has ended: %s; retrying later", name, error)
+            log.info(
+                "job=%s: cannot check whether the job has ended and must be deleted: %s; retrying within some minutes",
+                name,
+                error,
+            )
 
 
 def _expired(store: Store, name: str, now: float) -> JobRecord | None:
@@ -47,4 +51,4 @@ def _delete(store: Store, name: str, now: float) -> None:
         record = _expired(store, name, now)  # it may have begun again meanwhile
         if record is not None:
             store.purge(record)
-            log.info("job=%s: deleted the job, because its success TTL has expired", name)
+            log.info("job=%s: deleted the job, because it has succeeded and its success TTL has expired", name)

@@ -63,7 +63,7 @@ class Heart:
             try:
                 await self._beat(self.id, {}, True)
             except BackendError as error:
-                log.info("cannot remove the heartbeat of this supervisor: %s", error)
+                log.info("this supervisor has ended, but cannot remove its heartbeat from the ledger: %s", error)
 
     async def _run(self) -> None:
         troubled = False
@@ -74,5 +74,7 @@ class Heart:
                 troubled = False
             except BackendError as error:
                 if not troubled:
-                    log.warning("cannot send the heartbeat of this supervisor (%s); retrying every %g s", error, BEAT)
+                    log.warning(
+                        "this supervisor cannot send its heartbeat to the ledger (%s); retrying every %g s", error, BEAT
+                    )
                 troubled = True

@@ -43,7 +43,10 @@ async def _read(context: ServiceContext) -> None:
         try:
             command = None if found is None else codec.from_json(Wish, found, lenient=True)
         except WireError as error:
-            log.debug("cannot read the last worker command (pause, resume, save or stop): %s", error)
+            log.debug(
+                "the coordinator cannot read the last worker command (pause, resume, save or stop) in the job's record: %s",
+                error,
+            )
         else:
             context.send("commands", command)
         await asyncio.sleep(_PERIOD)

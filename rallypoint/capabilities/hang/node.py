@@ -55,7 +55,11 @@ class Observer(NodeCapability):
 
     async def _look(self, number: int) -> None:
         found = self._found = await self._context.evidence(number)
-        log.debug("round %d: collected stacks of all workers for hang analysis, file=%s", found.round, found.path or "none")
+        log.debug(
+            "round %d: the agent collected the stacks of all workers of this node to analyse a hang: file=%s",
+            found.round,
+            found.path or "none",
+        )
         self._context.changed()
 
 

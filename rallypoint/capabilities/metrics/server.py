@@ -42,7 +42,7 @@ async def served(context: ServiceContext, port: int) -> AsyncIterator[int]:
             app, context.host, port, whose="metrics (health.metrics_port)", limits=Limits.few(_CONNECTIONS)
         )
     except ConfigError as error:
-        log.warning("cannot serve metrics: %s; the job continues without metrics", error)
+        log.warning("the coordinator cannot serve metrics: %s; the job continues without metrics", error)
         context.note("no-metrics", str(error))
         yield 0
         return

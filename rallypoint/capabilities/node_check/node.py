@@ -153,10 +153,10 @@ class Checker(NodeCapability):
         if attempt.stop.is_set() or known is None:
             return
         if found.state is ProbeState.FAILED:
-            log.warning("node check: test %d failed: %s", task.number, found.error)
+            log.warning("node check: test %d of this node failed: %s", task.number, found.error)
         else:
             log.info(
-                "node check: test %d passed, computation took %.3g s, transfer took %.3g s",
+                "node check: test %d of this node passed; the computation took %.3g s, and the transfer %.3g s",
                 task.number,
                 found.compute,
                 found.transfer,

@@ -87,7 +87,9 @@ class SnapshotKeeper:
         try:
             self._owned = await asyncio.to_thread(own_folder, self._path)
         except OSError as error:
-            log.warning("in-memory snapshots are off: %s: %s", self._path, error.strerror)
+            log.warning(
+                "in-memory snapshots are off, because the agent cannot create the folder %s: %s", self._path, error.strerror
+            )
             return
         if self._replicas is not None:
             await self._replicas.begin()
@@ -149,7 +151,8 @@ class SnapshotKeeper:
             await asyncio.wait_for(self._arrival(), self._patience)
         except asyncio.TimeoutError:
             log.warning(
-                "the last snapshot was not completely stored within %g s; the next round starts before the snapshot is stored",
+                "the agent did not store the last snapshot completely within %g s; the next round starts before the snapshot "
+                "is stored",
                 self._patience,
             )
 
@@ -158,7 +161,10 @@ class SnapshotKeeper:
         try:
             await asyncio.wait_for(self._idle.wait(), self._patience)
         except asyncio.TimeoutError:
-            log.warning("the last snapshot was not stored within %g s, and is lost because this agent exits", self._patience)
+            log.warning(
+                "the agent did not store the last snapshot within %g s; the snapshot is lost, because the agent exits",
+                self._patience,
+            )
         if self._replicas is not None:
             self._replicas.close()
         if self._owned is not None:
@@ -185,13 +191,14 @@ class SnapshotKeeper:
             destination = self.destination()
             if found and destination is None:
                 log.warning(
-                    "cannot write the last in-memory snapshot to storage: "
-                    "neither the script nor the job sets a checkpoint folder"
+                    "the agent cannot write the last in-memory snapshot to storage, because neither the script nor the job "
+                    "sets "
+                    "a checkpoint folder"
                 )
             elif found and destination is not None and found[0].part.age != self._looked_at:
                 self._persist_to(open_store(destination.where), found, destination)
         except (CheckpointError, OSError) as error:
-            log.error("cannot write the last in-memory snapshot to storage: %s", error)  # noqa: TRY400  it says all
+            log.error("the agent cannot write the last in-memory snapshot to storage: %s", error)  # noqa: TRY400  it says all
         finally:
             loop.call_soon_threadsafe(self._done)
 
@@ -207,12 +214,15 @@ class SnapshotKeeper:
                 newest = before[0].part.age
         self._looked_at, self._persisted = found[0].part.age, newest
         if done is None:
-            log.info("the snapshot of step %d is already in storage", found[0].part.step)
+            log.info(
+                "the last snapshot (step %d) is already in storage, so the agent does not store it again", found[0].part.step
+            )
         elif done.complete:
-            log.info("stored the last snapshot: step=%d path=%s", done.step, done.checkpoint)
+            log.info("the agent stored the last snapshot: step=%d path=%s", done.step, done.checkpoint)
         else:
             log.info(
-                "stored this node's part of the snapshot of step %d; other nodes have not stored their parts yet", done.step
+                "the agent stored this node's part of the snapshot of step %d; other nodes have not stored their parts yet",
+                done.step,
             )
 
     def _done(self) -> None:

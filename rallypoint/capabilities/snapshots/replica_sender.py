@@ -96,7 +96,7 @@ class ReplicaSender:
         except ConnectionError:
             pass  # it has ended, and what it offered is sent all the same
         except (OSError, ValueError) as error:
-            log.warning("stopped copying the snapshots of one worker of this node to another node: %s", error)
+            log.warning("the agent stopped copying the snapshots of one worker of this node to another node: %s", error)
         finally:
             self._open.discard(writer)
             writer.close()
@@ -122,7 +122,7 @@ class ReplicaSender:
 
     def _said(self, error: str) -> str:
         if error != self._told:  # it would be said at each step otherwise
-            log.warning("cannot copy snapshots to another node: %s", error)
+            log.warning("the agent cannot copy snapshots to another node: %s; it retries with the next snapshot", error)
         self._told = error
         return error
 

@@ -78,7 +78,7 @@ class ReplicaServer:
             except OSError as error:
                 if self._listener is None:
                     return
-                log.error("cannot accept snapshots from other nodes: %s", error.strerror)  # noqa: TRY400  one line
+                log.error("the agent cannot accept a snapshot from another node: %s; retrying in %g s", error.strerror, _PAUSE)  # noqa: TRY400  one line
                 time.sleep(_PAUSE)
                 continue
             if not self._admit(sock, peer[0]):
@@ -87,7 +87,7 @@ class ReplicaServer:
             try:
                 thread.start()
             except RuntimeError as error:
-                log.error("cannot receive a snapshot from %s: %s", peer[0], error)  # noqa: TRY400  one line
+                log.error("the agent cannot start a thread that receives a snapshot from %s: %s", peer[0], error)  # noqa: TRY400  one line
                 self._forget(sock)
                 sock.close()
                 time.sleep(_PAUSE)

@@ -42,7 +42,8 @@ class Replicas:
             port = self._server.start(self._host)
         except OSError as error:
             log.warning(
-                "this node cannot receive copies of other nodes' snapshots: cannot open its sockets on host %s: %s",
+                "this node cannot receive copies of other nodes' snapshots, because the agent cannot open a socket on host "
+                "%s: %s",
                 self._host,
                 error.strerror or error,
             )

@@ -46,7 +46,7 @@ class CheckpointSaver:
         try:
             self.result = await in_thread(lambda: self._do(request), "rallypoint-dump")
         except (CheckpointError, OSError) as error:
-            log.error("cannot save the last snapshot as a checkpoint: %s", error)  # noqa: TRY400  it says all
+            log.error("the agent cannot save the last snapshot as a checkpoint: %s", error)  # noqa: TRY400  it says all
             self.result = SaveResult(number=request.number, phase=request.phase, error=str(error))
         self._changed()
 
@@ -73,7 +73,7 @@ class CheckpointSaver:
                         f"checkpoint {done.checkpoint}: parts of the snapshot are missing in {destination.where}"
                     )
                 name = done.checkpoint
-                log.info("saved the last snapshot as a checkpoint: step=%d path=%s", done.step, name)
+                log.info("the agent saved the last snapshot as a checkpoint: step=%d path=%s", done.step, name)
         return SaveResult(number=request.number, phase=request.phase, checkpoint=name)
 
 

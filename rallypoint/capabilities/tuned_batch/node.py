@@ -213,7 +213,9 @@ class Tuner(NodeCapability):
         """Create the file. Without a known memory limit, log a warning and tune nothing."""
         limit = await asyncio.to_thread(self._peak.limit)
         if not limit:
-            log.warning("batch tuning is off: this node has no GPU and the job sets no memory limit per worker")
+            log.warning(
+                "tuning of the batch size is off, because this node has no GPU and the job sets no memory limit per worker"
+            )
         self._told = NodeTuning(limit=limit)
         await asyncio.to_thread(self._write, ParallelConfig())
 
@@ -270,7 +272,7 @@ class Tuner(NodeCapability):
         if memory and self._measuring is asked:
             self._told = dataclasses.replace(self._told, memory=memory)
             log.info(
-                "with batch size %d, the workers used at most %d of %d MiB memory each",
+                "with batch size %d, each worker used at most %d of %d MiB of memory",
                 asked.batch,
                 memory >> 20,
                 self._told.limit >> 20,

@@ -87,7 +87,12 @@ class StatusServer(NodeCapability):
             server = GuardedPort(Limits.few(_CONNECTIONS), self._admit)
             self._port = await server.start(_HOST, 0)
         except OSError as error:
-            log.warning("cannot open the HTTP server that receives Kubeflow progress reports from the workers: %s", error)
+            log.warning(
+                "the agent cannot start the HTTP server that receives the workers' Kubeflow progress reports: %s; the job "
+                "continues "
+                "without these reports",
+                error,
+            )
             return
         self._server = server
 

@@ -81,12 +81,15 @@ def end_softly(events: Any, workers: int, *, within: float, cut_short: Callable[
         events.finished_save_checkpoint.clear()
         events.trigger_save_checkpoint.set()
     else:
-        log.warning("not all %d workers reached the end of a training step before the timeout; no checkpoint is saved", workers)
+        log.warning(
+            "some of the %d workers did not reach the end of a training step before the timeout, so no checkpoint is saved",
+            workers,
+        )
     events.resume.set()  # before the pause is cleared: a worker that comes late must not take it for cancelled
     events.pause.clear()
     saved = paused and _patiently(lambda seconds: bool(events.finished_save_checkpoint.wait(seconds)), left, cut_short)
     if paused and not saved:
-        log.warning("the workers did not save the requested checkpoint before the timeout")
+        log.warning("the workers did not save the requested checkpoint before the timeout; they are stopped without it")
     return saved
 
 
@@ -205,7 +208,7 @@ def launch_agent(
         raise ValueError(f"args: {args!r} is not allowed; expected a list")  # noqa: TRY004  as for every other argument
     if not config.run_id:
         config.run_id = str(uuid.uuid4().int)
-        log.warning("the launch config has no run_id; using the random run_id %s", config.run_id)
+        log.warning("the LaunchConfig has no run_id; this run uses the random run_id %s", config.run_id)
     outlet = read_outlet(config.metrics_cfg)
     require_events(ice_events)
     folder = Path(tempfile.mkdtemp(prefix="rallypoint-"))  # 0700
@@ -297,7 +300,7 @@ def _end(
     news: queue.SimpleQueue[_News],
 ) -> None:
     """Let the workers save where they can, then end the agent; a second signal cuts both short."""
-    log.warning("launch_agent received %s; stopping all workers of the run", told.name)
+    log.warning("launch_agent received the signal %s; stopping all workers of the run", told.name)
     # Set when there is nothing to wait for any more: it has ended, or somebody is in a hurry.
     enough, sent = threading.Event(), threading.Event()
 
@@ -315,7 +318,7 @@ def _end(
         try:
             heard = news.get(timeout=max(0.0, deadline - time.monotonic()))
         except queue.Empty:
-            log.warning("the agent process did not stop in time; sending SIGKILL to the process")
+            log.warning("the agent process did not stop before the timeout; sending SIGKILL to this process")
             process.kill()
             return
         enough.set()

@@ -87,7 +87,7 @@ class EtcdAgreement:
         try:
             await self._call(self._forget)
         except OSError as error:
-            log.debug("cannot delete etcd key %s, which expires with its TTL: %s", self._place.key, error)
+            log.debug("cannot delete the key %s in etcd: %s; etcd deletes the key when its TTL expires", self._place.key, error)
 
     async def _keep(self) -> None:
         while True:
@@ -96,7 +96,14 @@ class EtcdAgreement:
                 await self._call(self._refresh)
             except OSError as error:
                 # Who has met goes on without it; only who comes now has to wait.
-                log.warning("etcd at %s:%d: cannot refresh key %s: %s", self.host, self.port, self._place.key, error)
+                log.warning(
+                    "etcd at %s:%d: cannot extend the TTL of the key %s: %s; retrying in %g s",
+                    self.host,
+                    self.port,
+                    self._place.key,
+                    error,
+                    _REFRESH,
+                )
 
     # --- The client, which blocks: in threads -----------------------------------------------------------------------------
 

@@ -56,7 +56,7 @@ class ResetWatch:
                 self._known = read_reset(file.read(_MOST))
         except (OSError, WireError, UnicodeDecodeError) as error:
             log.warning(
-                "cannot read the MindCluster reset file %s: %s; the agent uses the previous content of the file", path, error
+                "the agent cannot read the MindCluster reset file %s: %s; it uses the previous content of the file", path, error
             )
 
 

@@ -118,7 +118,7 @@ class JobConditionTrigger(BaseTrigger):
             named = await self._named()
             finding = named if isinstance(named, Finding) else await self._watched(named)
         except Exception as error:
-            self.log.exception("The trigger of a sensor failed while it watched the job")
+            self.log.exception("The trigger of the sensor failed while it watched the job; the traceback follows")
             finding = Finding(found=Found.ERROR, text=f"watching the job failed: {type(error).__name__}: {error}")
         yield TriggerEvent(await asyncio.to_thread(finding_event, finding))
 

@@ -124,7 +124,9 @@ class FolderDirectory:
             try:
                 return read_entry(file.read(ENTRY_LIMIT + 1))
             except (WireError, OSError) as error:
-                log.warning("ignored the invalid entry %s of the role directory: %s", path, error)
+                log.warning(
+                    "this process ignored the entry %s of the role directory, because the entry is invalid: %s", path, error
+                )
                 return None
 
 

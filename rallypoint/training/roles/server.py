@@ -108,7 +108,7 @@ class Server:
             except OSError as error:
                 if self._listener is not listener:
                     return
-                log.error("cannot accept calls from other roles: %s", error.strerror)  # noqa: TRY400  one line
+                log.error("this process cannot accept a call from another role: %s; retrying in %g s", error.strerror, _PAUSE)  # noqa: TRY400  one line
                 time.sleep(_PAUSE)
                 continue
             if not self._admit(sock, address[0]):
@@ -116,7 +116,9 @@ class Server:
             try:
                 threading.Thread(target=self._serve, args=(sock, address[0]), name="rallypoint-call", daemon=True).start()
             except RuntimeError as error:
-                log.error("cannot start a thread for the call from %s: %s", address[0], error)  # noqa: TRY400  one line
+                log.error(  # noqa: TRY400  one line
+                    "cannot start a thread for a call from %s, so the connection is closed: %s", address[0], error
+                )
                 self._forget(sock)
                 sock.close()
                 time.sleep(_PAUSE)
@@ -160,7 +162,7 @@ class Server:
         except ProtocolError as error:
             log.warning("closed a connection from %s: %s", peer, error)
         except (RolesError, OSError) as error:
-            log.debug("the connection of the calling process at %s was lost: %s", peer, error)
+            log.debug("the connection from the calling process at %s was lost: %s", peer, error)
         finally:
             self._forget(mine[0])
             with contextlib.suppress(OSError):

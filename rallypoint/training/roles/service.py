@@ -126,7 +126,11 @@ class Service:
                     self._announce_one(entry, time.monotonic())
         except (OSError, RallypointError) as error:
             if not self._failed:
-                log.warning("cannot publish the address of this instance for calls from other roles: %s; retrying", error)
+                log.warning(
+                    "this instance cannot publish its address, so other roles cannot call it yet: %s; retrying in %g s",
+                    error,
+                    _LOOK,
+                )
             self._failed = True
             return
         self._failed = False

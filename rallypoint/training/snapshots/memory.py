@@ -130,7 +130,7 @@ class SnapshotMemory:
             try:
                 reserving.result()
             except NoRoomError as error:
-                _log.debug("cannot allocate buffers for snapshots in advance: %s", error)
+                _log.debug("this worker cannot allocate the buffers for snapshots in advance: %s", error)
 
     def wait(self) -> None:
         """Return when the last snapshot is complete; raises what went wrong with it."""

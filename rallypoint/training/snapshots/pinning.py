@@ -49,8 +49,8 @@ class Registration:
             self._address = data.data_ptr()
             return
         _log.info(
-            "CUDA cannot register %d bytes of shared memory (error %d); copying snapshots from the GPU is slower",
-            len(data),
+            "CUDA cannot pin %d bytes of shared memory (CUDA error %d), so copies from the GPU to this memory are slower",
+            size,
             code,
         )
         self._forget_error()

@@ -136,7 +136,7 @@ class Snapshots:
             self._memory.take(step, self._state)
         except NoRoomError as error:
             if not self._no_room:
-                _log.error("in-memory snapshots are off: %s", error)
+                _log.error("this worker takes no in-memory snapshots: %s", error)
             self._no_room = True
             return False
         self._no_room = False
@@ -235,7 +235,7 @@ class Snapshots:
     def _persist_due(self, step: int) -> None:
         if self._persisting is not None and not self._persisting.done():
             _log.warning(
-                "the snapshot of step %d is not stored, because the agent is still writing an earlier snapshot to the storage",
+                "the snapshot of step %d is not written to storage, because this worker is still writing an earlier snapshot",
                 step,
             )
             return

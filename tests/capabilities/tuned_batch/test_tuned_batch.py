@@ -261,7 +261,7 @@ async def test_without_a_limit_nothing_is_tuned(tmp_path: Path, caplog) -> None:
     await tuner.begin()
 
     assert reported(tuner, 0) is None
-    assert "batch tuning is off: this node has no GPU" in caplog.text
+    assert "tuning of the batch size is off, because this node has no GPU" in caplog.text
     await tuner.close()
 
 

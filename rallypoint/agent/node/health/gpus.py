@@ -125,7 +125,7 @@ class Gpus:
             while not self._closing.is_set():
                 self._pass(nvml, devices, waits=waits)
         except NvmlError as error:
-            log.info("GPU monitoring is off: %s", error)
+            log.info("the agent does not monitor the GPUs of this node: %s", error)
         finally:
             with contextlib.suppress(AttributeError):
                 nvml.close()
@@ -140,7 +140,7 @@ class Gpus:
                 found.append((name, nvml.device(name)))
             except NvmlError as error:
                 if name not in ("", "-1"):
-                    log.info("GPU %s is not monitored: %s", name, error)
+                    log.info("the agent does not monitor GPU %s: %s", name, error)
                 break
         return tuple(found)
 
@@ -152,7 +152,9 @@ class Gpus:
                 nvml.watch_xids(device)
                 waits = True
             except NvmlError as error:
-                log.info("the driver does not report the XID errors of GPU %s: %s", name, error)
+                log.info(
+                    "the agent cannot detect XID errors of GPU %s, because the driver does not report them: %s", name, error
+                )
         return waits
 
     def _pass(self, nvml: Nvml, devices: tuple[tuple[str, int], ...], *, waits: bool) -> None:

@@ -90,7 +90,10 @@ class Launcher:
         command = self._with_names(command)
         if choosing.birth_variables(command.env) != choosing.birth_variables(pool.environment):
             if pool.environment:
-                log.info("environment variables that affect imports have changed; the agent restarts the preload process")
+                log.info(
+                    "the agent restarts the preload process (zygote), because environment variables that affect imports have "
+                    "changed"
+                )
             pool.begin(choosing.zygote_env(command.env), choosing.place_of(command.argv, command.cwd))
             return await self._spawner.spawn(command, ended)
         pid = await self.fork(command, ended, startup=self._startup)
@@ -112,7 +115,7 @@ class Launcher:
 
     def _say(self, reason: str) -> None:
         if not self._said:
-            log.info("no standby workers: %s; workers start as new processes", reason)
+            log.info("the agent keeps no standby workers (%s); each worker starts as a new process", reason)
         self._said = True
 
     async def program(self, command: Command, ended: Ended) -> int:

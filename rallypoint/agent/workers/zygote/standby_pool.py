@@ -217,14 +217,15 @@ class StandbyPool:
     def _became_ready(self, told: Mapping[str, Any]) -> None:
         for name, error in told["failed"].items():
             log.warning("cannot preload %s: %s", name, error)
-        for name, asked in told["asked"].items():
+        for name, variables in told["asked"].items():
             log.warning(
-                "module %s is not preloaded: its import reads environment variables that differ between workers: %s",
+                "the preload process does not import module %s, because its import reads environment variables that differ "
+                "between workers: %s",
                 name,
-                ", ".join(asked),
+                ", ".join(variables),
             )
         log.debug(
-            "preload process pid=%d is ready: imported %d modules in %.1f s, uses %d MB in huge pages",
+            "preload process pid=%d is ready; it imported %d modules in %.1f s and uses %d MB in huge pages",
             self._pid,
             told["modules"],
             told["seconds"],
@@ -258,7 +259,7 @@ class StandbyPool:
         if self._stillbirths >= _STILLBIRTHS:
             self._give_up(f"{_STILLBIRTHS} preload processes exited before they were ready, the last with {how}")
             return
-        log.warning("the preload process (zygote) exited with %s; starting it again", how)
+        log.warning("the preload process (zygote) exited with %s; the agent starts it again", how)
         self._start()
 
     def _end_zygote(self) -> None:
@@ -269,7 +270,7 @@ class StandbyPool:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
-                log.debug("preload process pid=%d has already exited", pid)
+                log.debug("the agent does not stop preload process pid=%d, because this process has already exited", pid)
 
     def _drop_line(self) -> None:
         self._ready = self._busy = False
@@ -286,7 +287,7 @@ class StandbyPool:
     def _give_up(self, reason: str) -> None:
         """Live without a zygote from now on, and say why, once."""
         if not self.given_up:
-            log.info("no standby workers: %s; workers start as new processes", reason)
+            log.info("the agent keeps no standby workers (%s); each worker starts as a new process", reason)
         self.given_up = reason
         self._end_zygote()
         self._tell_prepared()
@@ -318,7 +319,7 @@ class StandbyPool:
                 if self._line is not None:
                     socket.send_fds(self._line, [packet({"fork": True})], [theirs.fileno()])
             except OSError as error:
-                log.debug("cannot reach the preload process: %s", error)
+                log.debug("the agent cannot request a standby worker from the preload process: %s", error)
                 self._pending.pop()
                 standby.unborn()
         return standby
@@ -332,7 +333,9 @@ class StandbyPool:
             return
         if standby.lost:
             self._standbys.remove(standby)
-            log.warning("standby worker pid=%d exited before it replaced a worker", standby.pid)
+            log.warning(
+                "standby worker pid=%d exited before it replaced a worker; the agent starts another standby worker", standby.pid
+            )
             self.refill_soon()
             return
         own, share = standby.memory.own / 1e6, standby.memory.share / 1e6
@@ -340,7 +343,7 @@ class StandbyPool:
             "standby worker pid=%d is ready; memory: %.0f MB private, %.0f MB proportional (PSS)", standby.pid, own, share
         )
         if standby.trouble:
-            log.warning("standby worker pid=%d: cannot prepare torch or the GPU: %s", standby.pid, standby.trouble)
+            log.warning("standby worker pid=%d cannot prepare torch or the GPU: %s", standby.pid, standby.trouble)
         stale = [s for s in self.waiting if s.generation != standby.generation]
         if stale:
             self._dismiss(stale[0])
@@ -376,12 +379,13 @@ class StandbyPool:
             # What is imported cannot be undone: another zygote does without.
             for name, variables in asked.items():
                 log.info(
-                    "module %s is not preloaded: its import reads environment variables that differ between workers: %s",
+                    "the preload process does not import module %s, because its import reads environment variables that differ "
+                    "between workers: %s",
                     name,
                     ", ".join(variables),
                 )
             if reason:
-                log.info("cannot preload the imports of the script: %s", reason)
+                log.info("the preload process cannot import the modules of the training script: %s", reason)
             self._refused |= set(asked)
             self._learning = self._learning and not reason
             self._imports = () if reason else kept

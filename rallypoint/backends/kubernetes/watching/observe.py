@@ -185,7 +185,7 @@ class Observer:
         try:
             return await read_tail(self._cluster, pod, lines)
         except BackendError as error:
-            log.info("pod=%s: cannot read the last log lines of the pod: %s", pod.name, error)
+            log.info("pod=%s: the supervisor cannot read the last log lines of the failed pod: %s", pod.name, error)
             return ()
 
     def _seen(self, record: JobRecord, pod: PodView, *, gone: bool, plan: Plan | None) -> NodeSeen:
@@ -253,7 +253,9 @@ class Observer:
             if self._unreadable.get(record.name) != str(error):
                 self._unreadable[record.name] = str(error)
                 log.warning(
-                    "job=%s: cannot read the job status (%s); the supervisor continues without the status", record.name, error
+                    "job=%s: the supervisor cannot read the job status (%s); it continues without the status",
+                    record.name,
+                    error,
                 )
             return None
         self._unreadable.pop(record.name, None)

@@ -117,7 +117,7 @@ class Watch:
             except GoneError:
                 self._version = ""
                 self.relisted += 1
-                log.info("the Kubernetes watch of %s expired; listing the objects again", self._target.path)
+                log.info("the Kubernetes watch of %s expired; the supervisor lists the objects again", self._target.path)
             except BackendError as error:
                 if self._without and isinstance(error, ApiError) and error.status in (401, 403, 404):
                     self.refused = True
@@ -125,7 +125,9 @@ class Watch:
                     log.warning("cannot watch %s (%s): %s", self._target.path, error.said, self._without)
                     return
                 if not told:
-                    log.warning("the Kubernetes watch of %s failed: %s; retrying", self._target.path, error)
+                    log.warning(
+                        "the Kubernetes watch of %s failed: %s; the supervisor starts the watch again", self._target.path, error
+                    )
                 told = True
             finally:
                 self._connected = False

@@ -136,7 +136,7 @@ class Wrapped:
                 try:
                     known[pod.uid] = await read_tail(self._cluster, pod, plan.logs.log_tail)
                 except BackendError as error:
-                    log.info("pod=%s: cannot read the last log lines of the pod: %s", pod.name, error)
+                    log.info("pod=%s: the supervisor cannot read the last log lines of the failed pod: %s", pod.name, error)
                     known[pod.uid] = ()
         here = {pod.uid for pod in pods}
         for uid in [uid for uid in known if uid not in here]:
@@ -234,7 +234,9 @@ class Wrapped:
             if error.status != 403:
                 raise
             log.warning(
-                "AppWrapper=%s: no permission to change its Kueue Workload (%s); a Kueue queue may undo the suspend or resume",
+                "AppWrapper=%s: the supervisor has no permission to change the Kueue Workload of this AppWrapper (%s), so "
+                "Kueue may "
+                "suspend or resume the job again",
                 wrapper.name,
                 error,
             )

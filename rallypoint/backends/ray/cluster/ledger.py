@@ -171,7 +171,7 @@ class Ledger:
                 if names or self._holds.any:
                     idle = time.monotonic()
             except (OSError, BackendError) as error:
-                log.warning("cannot read the jobs of this Ray namespace: %s; retrying", error)
+                log.warning("the ledger cannot read the jobs of this Ray namespace: %s; retrying in %g s", error, _LOOK)
             if time.monotonic() - idle > _IDLE:
                 os._exit(0)
             await asyncio.sleep(_LOOK)
@@ -206,7 +206,7 @@ class Ledger:
                     if await in_thread(_renew, self._store.job(name)):
                         await self._keep({}, name)
             except (OSError, BackendError) as error:
-                log.warning("cannot renew the TLS certificates of this Ray namespace: %s; retrying later", error)
+                log.warning("the ledger cannot renew the TLS certificates of its jobs: %s; retrying in %g s", error, EVERY)
             await asyncio.sleep(EVERY)
 
     # --- calls ------------------------------------------------------------------------------------------------------------

@@ -41,13 +41,15 @@ def match_priority(parent: int, setting: str | None) -> None:
             if not late:
                 return
     except PermissionError:
+        niceness = os.getpriority(os.PRIO_PROCESS, 0)
         log.warning(
-            "this actor and its child processes have a lower priority than the raylet, because Ray has added to their niceness"
-            " and the actor has no permission to lower it (CAP_SYS_NICE); start the Ray nodes with %s=0"
-            " (niceness of the actor: %d, of the raylet: %d)",
-            SETTING,
-            os.getpriority(os.PRIO_PROCESS, 0),
+            "this actor and its child processes have a lower CPU priority than the raylet (niceness %d instead of %d), because "
+            "Ray raised their niceness and the actor has no permission to lower it (CAP_SYS_NICE); to avoid this, start the "
+            "Ray "
+            "nodes with %s=0",
+            niceness,
             wanted,
+            SETTING,
         )
 
 

@@ -26,7 +26,7 @@ _ALIVE: Mapping[str, float] = {"keep_alive_interval": 5.0, "keep_alive_max_attem
 
 #: Keys of torchrun and dlrover-run that change nothing here, and why.
 WITHOUT_EFFECT: Mapping[str, str] = {
-    "close_timeout": "Rallypoint closes a round without a delay",
+    "close_timeout": "Rallypoint ends each rendezvous without a delay",
     "heartbeat_timeout": "use the key node_lease: time without a report after which a node counts as lost",
     "pend_timeout": "a node beyond the maximum of --nnodes waits for the next round",
     "rank": "the flag --node-rank sets the rank of the node",

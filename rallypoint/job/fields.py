@@ -49,7 +49,7 @@ class _JobFields(Model):
     name: Annotated[str, NAME]
     """Name of the job; the names of its Kubernetes objects are derived from this name."""
     roles: Annotated[tuple[Role, ...], _ROLES, AfterValidator(_different)]
-    """Roles of the job. A single role can be written as fields at the top level; its name is then `trainer`."""
+    """Roles of the job. The fields of a single role can be written at the top level; the role is then called `trainer`."""
     platform: Annotated[str, PLATFORM] = ""
     """Backend of the job (an argument of DLRover); `pyk8s` and `k8s` mean `kubernetes`. Default: the backend that the command
     or the Airflow task selects.
@@ -83,8 +83,8 @@ class _JobFields(Model):
     """
     network_policy: Annotated[str, NETWORK_POLICY] = ""
     """With `on` or a list of networks, a Kubernetes NetworkPolicy allows only pods of the job to connect to its pods. The
-    supervisor needs the coordinator's port: with `on`, this port is open to all clients; with a list of networks, such as
-    `10.0.0.0/28`, only to clients in these networks.
+    supervisor must connect to the coordinator's port: with `on`, this port is open to all clients; with a list of networks,
+    such as `10.0.0.0/28`, only to clients in these networks.
     """
     logs: Logs = Logs()
     """How the output of each rank is stored."""

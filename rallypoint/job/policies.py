@@ -203,8 +203,8 @@ class FaultTolerance(Model):
     terminal_exit_codes: Annotated[tuple[int, ...], CODES] = ()
     """Exit codes of workers and pods after which the job fails without a further attempt."""
     retryable_exit_codes: Annotated[tuple[int, ...], CODES] = ()
-    """If this list is set, the job fails without a further attempt after any exit code that is not in the list. An exit code
-    that is also in `terminal_exit_codes` is terminal.
+    """If this list is set, the job fails without a further attempt after any exit code that is not in the list. After an
+    exit code that is also in `terminal_exit_codes`, the job fails.
     """
     no_progress_limit: Annotated[int, whole(0, unit="attempts")] = Budgets.no_progress_limit
     """Number of attempts in a row that reach no new training step, after which the job fails; 0: no limit."""
@@ -334,8 +334,8 @@ class _Health(Model):
     """Reaction to a hang: 0: a log line; 1: also an incident in the job's status; 2: also a restart of the workers."""
     hang_learning: Annotated[bool, FLAG] = True
     """True: the coordinator learns how long steps, checkpoints and other phases usually take. If no rank makes progress for
-    longer, the agents examine their workers; if the ranks provably cannot continue, this counts as a hang. False: only
-    `hang_downtime` applies.
+    longer than usual, the agents examine their workers; if the ranks provably cannot continue, this counts as a hang. False:
+    only `hang_downtime` applies.
     """
     precheck: Annotated[int, one_of(0, 1, 2)] = 0
     """Node check before the training (an argument of DLRover): 0: none; 1: nodes are tested in pairs; 2: nodes are tested in

@@ -220,7 +220,7 @@ class _Role(Model):
     scheduler_name: Annotated[str, WORD] = ""
     """Name of the scheduler of the pods. Default: the cluster's scheduler."""
     host_ignore_list: Annotated[tuple[Annotated[str, WORD], ...], LIST] = ()
-    """Hosts on which no pod of the job may run; values of the label `kubernetes.io/hostname`."""
+    """Hosts on which no pod of the job may run, as values of the label `kubernetes.io/hostname`."""
     queue: Annotated[str, WORD] = ""
     """Name of a LocalQueue of Kueue. The first MIN nodes of the job wait for quota together; each further node waits alone."""
     queue_priority: Annotated[str, WORD] = ""

@@ -151,7 +151,7 @@ CLOCKS: tuple[Clock, ...] = (
         ends="no node is faulty or missing",
         then=(
             "with the recovery strategy `elastic-training`, the job continues without the node; otherwise the"
-            " pods are rescheduled"
+            " supervisor deletes and recreates pods by MindCluster's rules"
         ),
         actor="the supervisor (only with the profile `mindcluster`)",
         wins="the pending-rounds timer starts only when this timer has expired",
@@ -295,7 +295,7 @@ CLOCKS: tuple[Clock, ...] = (
         then="the action of `health.hang_detection`: a log line, an incident, or a restart of the workers",
         actor="the coordinator",
         wins=(
-            "until a rank makes progress in a new round, this timer runs at least for"
+            "before the first progress in a round, this timer runs at least for"
             " `fault_tolerance.warmup_grace_period`; proof that the ranks cannot continue takes effect before this"
             " timer expires"
         ),
@@ -306,7 +306,7 @@ CLOCKS: tuple[Clock, ...] = (
         starts="an agent loses its connection to the coordinator",
         pauses="never",
         ends="the agent reaches a coordinator again",
-        then="the agent stops its workers; afterwards, the coordinator may start a round without the nodes of the last round",
+        then="the agent stops its workers; afterwards, the coordinator may start a round without the unreachable nodes",
         actor="the agent and the coordinator",
         wins="this timer expires before the lease timer, unless `fault_tolerance.lease` is shorter than this timer",
     ),

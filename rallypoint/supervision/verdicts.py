@@ -129,7 +129,7 @@ TABLE: Mapping[FaultKind, Row] = {
         node=(_ELSEWHERE, Cause.NODE),
     ),
     FaultKind.NO_PROGRESS: Row(
-        known_by="`fault_tolerance.no_progress_limit` attempts in a row ended without a new step",
+        known_by="`fault_tolerance.no_progress_limit` attempts in a row ended without a new training step",
         worker=(_FAIL, Cause.JOB),
         node=(_FAIL, Cause.JOB),
     ),

@@ -25,8 +25,8 @@ class RecoveryFields(Model):
     Rallypoint takes a snapshot at each reported step.
     """
     training_elastic_mode: Annotated[str, choice(*(mode.value for mode in ElasticMode))] = "base"
-    """`ucp`: the agents write the last snapshot to storage before workers restart; `base`: they do not (an argument of
-    DLRover).
+    """`ucp`: the agents write the last snapshot to storage before workers restart; `base`: workers restart without this (an
+    argument of DLRover).
     """
     replica_every: Annotated[int | None, whole(2, unit="steps")] = None
     """N: the snapshot of every Nth step is also copied to the memory of another node. Default: no copies."""

@@ -19,11 +19,11 @@ class RoleFields(Model):
     other_names: ClassVar[Mapping[str, str]] = {"auto_tunning": "auto_tuning"}
 
     auto_tuning: Annotated[bool | None, FLAG] = None
-    """True: the batch size grows until the workers' memory is used (docs/guides/tuned-batch.md). DLRover's name is
+    """True: the batch size grows until a worker uses 90 % of its memory (docs/guides/tuned-batch.md). DLRover's name is
     `auto_tunning`.
     """
     auto_tuning_memory: Annotated[str, QUANTITY] = ""
-    """With `auto_tuning`: maximum memory that a worker may use. Default: the memory of its device."""
+    """With `auto_tuning`: maximum memory that a worker may use. Default: the memory of the worker's device."""
 
 
 #: Fields that the capability adds to blocks of the job document.

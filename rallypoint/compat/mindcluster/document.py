@@ -128,7 +128,7 @@ class MindCluster(Model):
     fault_scheduling: Annotated[str, _SCHEDULING] = "off"
     """How pods are deleted after a fault: `grace`: with their grace period; `force`: at once; `off`: not at all."""
     pod_rescheduling: Annotated[bool, FLAG] = False
-    """True: only the faulty pods are replaced. The label `pod-rescheduling` sets this field; only its value `on` is true."""
+    """True: only the faulty pods are replaced. The label `pod-rescheduling` sets this field; only its value `on` means true."""
     process_recover: Annotated[str, _RECOVER] = "off"
     """`on`: Rallypoint may restart a failed process without the other processes; `pause` or `off`: Rallypoint never does this.
     `on` is the default if `recover_strategy` is set.
@@ -163,7 +163,7 @@ class MindCluster(Model):
     """Framework whose environment variables the workers get. The label `framework` sets this field."""
     variables: Annotated[str, choice(*(variant.value for variant in Variant))] = Variant.DOCUMENTED.value
     """Source of the workers' environment variables: `documented`: MindCluster's documentation; `operator`: the code of
-    MindCluster's operator. The two differ in the variables for the strategy `exit` and for the watchdog of collectives.
+    MindCluster's operator. The sources differ in the variables for the strategy `exit` and for the watchdog of collectives.
     """
     hot_reset: Annotated[int, _HOT_RESET] = -1
     """Value of hotReset, a setting of MindCluster's device plugin: -1, 0 or 2. Rallypoint checks and stores the value, but

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import signal
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from aiohttp import web
 
 from rallypoint.agent.files import read_secret
 from rallypoint.agent.tls import Tls, watched_tls
+from rallypoint.agent.transport.first_request import CertificateRule, Text
 from rallypoint.agent.transport.http_listen import authenticated, certified, listen
 from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.wire import codec
@@ -71,15 +71,18 @@ class DirectoryServer:
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port; raises `ConfigError`."""
         tls, checks = self._tls, [authenticated(self._token)]
-        if tls is not None:
-            checks.insert(0, certified(tls))
+        rule = None if tls is None else CertificateRule(tls=tls)
+        if rule is not None:
+            checks.insert(0, certified(rule))
         app = web.Application(client_max_size=ENTRY_LIMIT, middlewares=checks)
         app.router.add_get(ENTRIES_PATH, self._list)
         app.router.add_get(f"{ENTRIES_PATH}/{{name}}", self._find)
         app.router.add_put(f"{ENTRIES_PATH}/{{name}}", self._announce)
-        app.router.add_get(HEALTH_PATH, self._health)
         secured = None if tls is None else Secured(lambda: tls.server)
-        self._runner, bound = await listen(app, host, port, whose="directory", token=self._token, secured=secured)
+        pages = {HEALTH_PATH: _health}
+        self._runner, bound = await listen(
+            app, host, port, whose="directory", token=self._token, secured=secured, pages=pages, rule=rule
+        )
         return bound
 
     async def close(self) -> None:
@@ -118,8 +121,9 @@ class DirectoryServer:
     async def _list(self, _: web.Request) -> web.Response:
         return web.json_response({"entries": [codec.to_json(entry) for entry in self._directory.entries.values()]})
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return web.Response(text=json.dumps({"service": "rallypoint-directory"}), content_type="application/json")
+
+async def _health() -> Text:
+    return Text.of_json({"service": "rallypoint-directory"})
 
 
 def roles_directory(args: argparse.Namespace) -> int:

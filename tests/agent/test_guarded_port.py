@@ -13,7 +13,9 @@ from collections.abc import AsyncIterator, Iterator
 import aiohttp
 import pytest
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
+from rallypoint.agent.transport.first_request import Text
 from rallypoint.agent.transport.http_listen import authenticated, listen
 from rallypoint.agent.transport.request_head import HEAD_LIMIT
 from rallypoint.wire.connections import Limits
@@ -27,21 +29,38 @@ PATIENCE = 0.3
 
 @contextlib.asynccontextmanager
 async def served(
-    *, most: int = 12, strangers: int = 8, per_peer: int = 4, patience: float = PATIENCE, held: int = 1 << 26
+    *,
+    most: int = 12,
+    strangers: int = 8,
+    per_peer: int = 4,
+    patience: float = PATIENCE,
+    held: int = 1 << 26,
+    seen: list[str] | None = None,
 ) -> AsyncIterator[int]:
-    app = web.Application(middlewares=[authenticated(TOKEN)])
-    app.router.add_get(HEALTH_PATH, _answer)
+    @web.middleware
+    async def noted(request: web.Request, handler: Handler) -> web.StreamResponse:
+        if seen is not None:
+            seen.append(request.path)
+        return await handler(request)
+
+    app = web.Application(middlewares=[noted, authenticated(TOKEN)])
     app.router.add_post("/echo", _echo)
     limits = Limits(most=most, strangers=strangers, per_peer=per_peer, patience=patience, held=held)
-    runner, port = await listen(app, HERE, 0, whose="test", token=TOKEN, limits=limits)
+    runner, port = await listen(
+        app, HERE, 0, whose="test", token=TOKEN, limits=limits, pages={HEALTH_PATH: _answer, "/broken": _broken}
+    )
     try:
         yield port
     finally:
         await runner.cleanup()
 
 
-async def _answer(_: web.Request) -> web.Response:
-    return web.Response(text="here")
+async def _answer() -> Text:
+    return Text(body=b"here", kind="text/plain")
+
+
+async def _broken() -> Text:
+    raise ValueError("broken")
 
 
 async def _echo(request: web.Request) -> web.Response:
@@ -253,6 +272,31 @@ async def test_the_health_answers_and_closes() -> None:
         for _ in range(20):
             async with session.get(f"http://{HERE}:{port}{HEALTH_PATH}") as response:
                 assert (await response.text(), response.headers["Connection"]) == ("here", "close")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status", "body"),
+    [
+        pytest.param(f"GET {HEALTH_PATH}?a=b", b"200", b"here", id="a page with a query"),
+        pytest.param(f"HEAD {HEALTH_PATH}", b"200", b"", id="the head of a page"),
+        pytest.param(f"POST {HEALTH_PATH}", b"405", b"405: Method Not Allowed", id="another method"),
+        pytest.param("GET /broken", b"500", b"500: Internal Server Error", id="a page that fails"),
+        pytest.param("POST /echo", b"401", f"{TOKEN_HEADER}: does not match the secret of this job".encode(), id="no page"),
+        pytest.param("GET /%68ealthz", b"401", f"{TOKEN_HEADER}: does not match the secret of this job".encode(), id="encoded"),
+    ],
+)
+async def test_without_the_token_there_are_pages_alone(request_line: str, status: bytes, body: bytes) -> None:
+    """The HTTP server does not see such a request, however large it is."""
+    lines = b"".join(b"%d: %b\r\n" % (number, b"\xf0\x9f\x98\x80" * 30) for number in range(90))
+    seen: list[str] = []
+    async with served(patience=30.0, seen=seen) as port:
+        reader, writer = await asyncio.open_connection(HERE, port)
+        writer.write(f"{request_line} HTTP/1.1\r\nHost: x\r\n".encode() + lines + b"\r\n")
+        answer = await asyncio.wait_for(_read_until_reset(reader), 60)
+        writer.close()
+
+    assert (answer.split(b" ", 2)[1], answer.partition(b"\r\n\r\n")[2]) == (status, body)
+    assert seen == []
 
 
 async def test_agents_outlive_strangers() -> None:

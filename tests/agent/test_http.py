@@ -136,7 +136,7 @@ async def test_a_coordinator_of_a_far_version_is_not_understood() -> None:
 
     app = web.Application()
     app.router.add_post(REPORT_PATH, answer)
-    runner, port = await listen(app, "127.0.0.1", 0, whose="coordinator")
+    runner, port = await listen(app, "127.0.0.1", 0, whose="coordinator", token=TOKEN)
     try:
         async with exchanging() as exchange:
             with pytest.raises(ConfigError, match=r"invalid response from the coordinator at .*version: 99"):

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import ClientSession, web
 
+from rallypoint.agent.transport.first_request import Text
 from rallypoint.agent.transport.http_listen import listen
 from rallypoint.agent.transport.shared_port import SharedPort
 from tests.waiting import eventually_async
@@ -222,9 +223,8 @@ async def test_http_is_served_beside_it() -> None:
     """The first byte tells them apart, and closing ends both."""
     current, store = Round(), await Store(b"1").start()
     current.store = store.address
-    app = web.Application()
-    app.router.add_get("/healthz", _well)
-    runner, port = await listen(app, HERE, 0, whose="test", store=lambda: current.store)
+    pages = {"/healthz": _well}
+    runner, port = await listen(web.Application(), HERE, 0, whose="test", token="t", store=lambda: current.store, pages=pages)
     async with ClientSession() as session, session.get(f"http://{HERE}:{port}/healthz") as response:
         assert await response.text() == "well"
     reader, writer = await asked(port, b"a")
@@ -239,8 +239,8 @@ async def test_http_is_served_beside_it() -> None:
     store.stop()
 
 
-async def _well(_: web.Request) -> web.Response:
-    return web.Response(text="well")
+async def _well() -> Text:
+    return Text(body=b"well", kind="text/plain")
 
 
 async def test_a_port_that_is_taken_is_an_error() -> None:

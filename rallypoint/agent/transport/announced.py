@@ -14,6 +14,7 @@ from aiohttp import web
 
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.tls import Tls
+from rallypoint.agent.transport.first_request import CertificateRule, Text
 from rallypoint.agent.transport.http_listen import authenticated, certified, listen
 from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.wire import codec
@@ -95,14 +96,24 @@ class Listener:
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port; see `listen`."""
         tls, checks = self._tls, [authenticated(self._token)]
-        if tls is not None:
-            checks.insert(0, certified(tls))
+        rule = None if tls is None else CertificateRule(tls=tls)
+        if rule is not None:
+            checks.insert(0, certified(rule))
         app = web.Application(client_max_size=_BODY_LIMIT, middlewares=checks)
         app.router.add_post(COORDINATOR_PATH, self._coordinator)
-        app.router.add_get(HEALTH_PATH, self._health)
         secured = None if tls is None else Secured(lambda: tls.server)
         limits = Limits.few(_CONNECTIONS)
-        self._runner, bound = await listen(app, host, port, whose="agent", token=self._token, limits=limits, secured=secured)
+        self._runner, bound = await listen(
+            app,
+            host,
+            port,
+            whose="agent",
+            token=self._token,
+            limits=limits,
+            secured=secured,
+            pages={HEALTH_PATH: _health},
+            rule=rule,
+        )
         return bound
 
     async def close(self) -> None:
@@ -124,5 +135,6 @@ class Listener:
             raise web.HTTPConflict(text=str(error)) from error
         return web.json_response({"service": AGENT_SERVICE})
 
-    async def _health(self, _: web.Request) -> web.Response:
-        return web.json_response({"service": AGENT_SERVICE, "version": MESSAGES_VERSION})
+
+async def _health() -> Text:
+    return Text.of_json({"service": AGENT_SERVICE, "version": MESSAGES_VERSION})

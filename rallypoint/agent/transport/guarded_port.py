@@ -11,7 +11,6 @@ asyncio reads 256 KiB at a time. A connection that has not authenticated reads a
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -36,6 +35,12 @@ _AT_ONCE = 32
 #: Pause of accepting, in seconds, after connections were closed because of a limit, and after an error.
 _PAUSE, _ERROR_PAUSE = 0.01, 0.1
 
+#: Seconds for which the further data of a rejected connection is discarded, and bytes.
+_LINGER, _DISCARDED = 1.0, 1 << 17
+
+#: Bytes of memory that it uses meanwhile.
+_LINGERING = 1 << 12
+
 #: Bytes that a connection reads at a time before it has authenticated.
 _LITTLE = 1 << 13
 
@@ -46,12 +51,14 @@ class Admission:
 
     Attributes:
         protocol: factory of the protocol.
+        begun: the protocol receives the first message.
         proven: the connection has authenticated, so its deadline is removed.
         table: counts the connection from now on; None for the table of its port.
         held: bytes of memory that the connection uses until it has authenticated.
     """
 
     protocol: Callable[[Connection], asyncio.BaseProtocol]
+    begun: bool = True
     proven: bool = False
     table: Connections[Connection] | None = None
     held: int = 0
@@ -59,9 +66,15 @@ class Admission:
 
 @dataclass(frozen=True, kw_only=True)
 class Rejection:
-    """Handling of a connection whose first message is invalid: send `answer` and close the connection."""
+    """Handling of a connection whose first message is rejected: send `answer` and close the connection.
+
+    Attributes:
+        answer: of a few hundred bytes.
+        lingers: discard further data for a moment before closing, so that a client that still sends reads the answer.
+    """
 
     answer: bytes
+    lingers: bool = False
 
 
 class GuardedPort:
@@ -195,6 +208,8 @@ class Connection:
         self._port, self._sock, self._peer = port, sock, peer_of(host)
         self._table = port.table
         self._begun = bytearray()
+        self._left = -1  #: bytes that are still discarded; negative until the connection is rejected
+        self._lingering: asyncio.TimerHandle | None = None
         self._reading = self._ended = False
         self._transport: asyncio.Transport | None = None
         self._slow: _ServedSlowly | None = None
@@ -232,10 +247,13 @@ class Connection:
             return
         except OSError:
             data = b""
+        if self._left >= 0:
+            self._discard(data)
+            return
         self._begun += data
         handling = self._port.admit(bytes(self._begun)) if data else None
         if isinstance(handling, Rejection):
-            self._reject(handling.answer)
+            self._reject(handling)
         elif handling is not None:
             self._serve(handling)
         elif data and len(self._begun) < HEAD_LIMIT:
@@ -250,6 +268,8 @@ class Connection:
             return
         self._ended = True
         self._slow = None
+        if self._lingering is not None:
+            self._lingering.cancel()
         self._table.closed(self)
         if self._transport is not None:
             self._transport.abort()
@@ -274,7 +294,7 @@ class Connection:
             if self._ended:
                 return
         self._unwatch()
-        begun, self._begun = bytes(self._begun), bytearray()
+        begun, self._begun = bytes(self._begun) if admission.begun else b"", bytearray()
         served = self._wrapped(admission.protocol(self), begun, proven=admission.proven)
         task = asyncio.get_running_loop().create_task(self._connect(served))
         self._port.tasks.add(task)
@@ -289,10 +309,29 @@ class Connection:
         self._slow = _ServedSlowly(self, plain, begun, self._port.buffer)
         return self._slow
 
-    def _reject(self, answer: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self._sock.send(answer)
-        self.end()
+    def _reject(self, rejection: Rejection) -> None:
+        self._begun = bytearray()
+        try:
+            self._sock.send(rejection.answer)
+            if rejection.lingers:
+                self._sock.shutdown(socket.SHUT_WR)
+        except OSError:
+            self.end()
+            return
+        if not rejection.lingers:
+            self.end()
+            return
+        self.hold(_LINGERING)
+        self._left = _DISCARDED
+        self._lingering = asyncio.get_running_loop().call_later(_LINGER, self.end)
+        self._watch()
+
+    def _discard(self, data: bytes) -> None:
+        self._left -= len(data)
+        if not data or self._left < 0:
+            self.end()
+        else:
+            self._watch()
 
     async def _connect(self, served: asyncio.BaseProtocol) -> None:
         try:
@@ -327,7 +366,8 @@ class _Wrapped(asyncio.BaseProtocol):
         self._inner.connection_made(transport)
         self._connection.made(cast("asyncio.Transport", transport))
         begun, self._begun = self._begun, b""
-        feed(self._inner, begun)
+        if begun:
+            feed(self._inner, begun)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._inner.connection_lost(exc)

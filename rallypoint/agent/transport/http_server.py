@@ -15,6 +15,7 @@ from aiohttp import web
 from rallypoint.agent.descriptors import Shares
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.tls import Tls
+from rallypoint.agent.transport.first_request import CertificateRule, Text
 from rallypoint.agent.transport.http_listen import authenticated, certified, listen
 from rallypoint.agent.transport.service import BODY_LIMIT, CoordinatorService, SupervisorDoor
 from rallypoint.agent.transport.tls_port import Secured
@@ -62,18 +63,27 @@ class HttpServer:
     async def start(self, host: str, port: int, *, shares: Shares | None = None) -> int:
         """Listen and return the port; see `listen`."""
         tls, checks = self._tls, [authenticated(self._token)]
-        if tls is not None:
-            checks.insert(0, certified(tls, *_AGENTS_PATHS))
+        rule = None if tls is None else CertificateRule(tls=tls, paths=_AGENTS_PATHS)
+        if rule is not None:
+            checks.insert(0, certified(rule))
         app = web.Application(client_max_size=BODY_LIMIT, middlewares=checks)
         app.router.add_post(REPORT_PATH, self._report)
         app.router.add_get(STATUS_PATH, self._status)
-        app.router.add_get(HEALTH_PATH, self._health)
         if self._door is not None:
             app.router.add_post(ROSTER_PATH, self._roster)
         # Supervisors come through the API server of a cluster, which has no certificate of the job: they have its token alone.
         secured = None if tls is None else Secured(lambda: tls.open_server)
         self._runner, bound = await listen(
-            app, host, port, whose="coordinator", token=self._token, shares=shares, store=self._store, secured=secured
+            app,
+            host,
+            port,
+            whose="coordinator",
+            token=self._token,
+            shares=shares,
+            store=self._store,
+            secured=secured,
+            pages={HEALTH_PATH: self._health},
+            rule=rule,
         )
         return bound
 
@@ -126,9 +136,9 @@ class HttpServer:
         if mark and self._door is not None:
             self._door.seen(mark)
 
-    async def _health(self, _: web.Request) -> web.Response:
+    async def _health(self) -> Text:
         await self.settled.wait()
-        return web.json_response({"service": SERVICE_NAME, "version": MESSAGES_VERSION, "grpc": self.grpc})
+        return Text.of_json({"service": SERVICE_NAME, "version": MESSAGES_VERSION, "grpc": self.grpc})
 
 
 async def read_body(cls: type[T], request: web.Request) -> T:

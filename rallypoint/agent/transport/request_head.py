@@ -1,17 +1,18 @@
-"""The head of the first HTTP request of a connection that has not authenticated. Pure.
+"""The head of the first HTTP request of a connection that has not authenticated, and short responses to it. Pure.
 
-An HTTP parser keeps data that is not HTTP in its errors, several times as large as the data. So a head is checked here before
-the parser gets it, and only requests of the form that clients of Rallypoint send are accepted.
+An HTTP server creates objects of everything that a request contains, several times as large as its head. So the head of such a
+request is read here, and the server never gets it.
 """
 
 from __future__ import annotations
 
 import re
+from http import HTTPStatus
 
-__all__ = ["HEAD_LIMIT", "NotHttpError", "bad_request", "check_head", "complete_head"]
+__all__ = ["HEAD_LIMIT", "NotHttpError", "bad_request", "check_head", "complete_head", "method_and_path", "response"]
 
 #: Bytes of the longest first message of a connection.
-HEAD_LIMIT = 1 << 15
+HEAD_LIMIT = 1 << 14
 
 _END = b"\r\n\r\n"
 
@@ -47,10 +48,18 @@ def check_head(head: bytes) -> None:
         raise NotHttpError("the request line or a header is invalid")
 
 
+def method_and_path(head: bytes) -> tuple[str, str]:
+    """Return the method and the path, without its query, of a head that `check_head` has accepted."""
+    method, target, _ = head.partition(b"\r\n")[0].split(b" ")
+    return method.decode(), target.partition(b"?")[0].decode()
+
+
+def response(status: HTTPStatus, body: bytes, *, kind: str = "text/plain; charset=utf-8", more: str = "") -> bytes:
+    """Return a response that ends the connection; `kind` is its content type, and `more` are header lines."""
+    head = f"HTTP/1.1 {status.value} {status.phrase}\r\nContent-Type: {kind}\r\nConnection: close\r\n{more}"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
 def bad_request(text: str) -> bytes:
     """Return a response with status 400 that ends the connection."""
-    body = text.encode()
-    return (
-        b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\nConnection: close\r\n"
-        b"Content-Length: %d\r\n\r\n%b" % (len(body), body)
-    )
+    return response(HTTPStatus.BAD_REQUEST, text.encode())

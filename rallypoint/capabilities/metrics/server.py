@@ -11,10 +11,8 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator
 
-from aiohttp import web
-
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.transport.http_listen import listen
+from rallypoint.agent.transport.http_listen import Text, serve_pages
 from rallypoint.capabilities.base import ServiceContext
 from rallypoint.capabilities.metrics import exposition
 from rallypoint.wire.connections import Limits
@@ -35,11 +33,10 @@ _CONNECTIONS = 32
 @contextlib.asynccontextmanager
 async def served(context: ServiceContext, port: int) -> AsyncIterator[int]:
     """Serve the metrics of a coordinator meanwhile; yields the port, 0 if it cannot be opened."""
-    app = web.Application()
-    app.router.add_get(METRICS_PATH, _Scraped(context).answer)
+    pages = {METRICS_PATH: _Scraped(context).answer}
     try:
-        runner, bound = await listen(
-            app, context.host, port, whose="metrics (health.metrics_port)", limits=Limits.few(_CONNECTIONS)
+        close, bound = await serve_pages(
+            pages, context.host, port, whose="metrics (health.metrics_port)", limits=Limits.few(_CONNECTIONS)
         )
     except ConfigError as error:
         log.warning("the coordinator cannot serve metrics: %s; the job continues without metrics", error)
@@ -49,7 +46,7 @@ async def served(context: ServiceContext, port: int) -> AsyncIterator[int]:
     try:
         yield bound
     finally:
-        await asyncio.shield(runner.cleanup())
+        await asyncio.shield(close())
 
 
 class _Scraped:
@@ -60,11 +57,9 @@ class _Scraped:
         self._role = context.plan.env.get(ROLE, "") if context.plan.job else ""
         self._text, self._at = "", float("-inf")
 
-    async def answer(self, _: web.Request) -> web.Response:
+    async def answer(self) -> Text:
         """Return the metrics, `FRESH` seconds old at the most."""
         now = self._context.clock()
         if now - self._at >= FRESH:
             self._text, self._at = exposition.render(self._context.status(), role=self._role), now
-        response = web.Response(body=self._text.encode(), headers={"Content-Type": exposition.CONTENT_TYPE})
-        response.force_close()
-        return response
+        return Text(body=self._text.encode(), kind=exposition.CONTENT_TYPE)

@@ -153,10 +153,10 @@ class LocalUnits(UnitBackend):
             return self._folder.host(group, 1)
         last = hosts[-1]
         seen = self._look(last)
-        if seen is None or not seen.ended:
+        if seen is None or not (seen.ended or seen.deleting):
             return last
-        if seen.present:
-            self._end(last, force=True)
+        if seen.present:  # a host that was asked to end starts nothing more
+            self._end(last, force=seen.ended or self._was_asked_long_ago(last))
             return None
         return self._folder.host(group, last.incarnation + 1)
 
@@ -234,9 +234,12 @@ class LocalUnits(UnitBackend):
                 if seen is None or not seen.present:
                     continue
                 left = True
-                asked = self._asked.setdefault(host.path, time.monotonic())
-                self._end(host, force=seen.ended or time.monotonic() > asked + _HOST_GRACE)
+                self._end(host, force=seen.ended or self._was_asked_long_ago(host))
         return not left
+
+    def _was_asked_long_ago(self, host: NodeFolder) -> bool:
+        """Return whether this process first wanted the end of a host longer than the grace period ago."""
+        return time.monotonic() > self._asked.setdefault(host.path, time.monotonic()) + _HOST_GRACE
 
     async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
         """Draw the job of an elastic role; see `UnitBackend.blueprint`."""

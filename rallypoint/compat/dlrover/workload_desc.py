@@ -107,7 +107,8 @@ class BaseWorkloadDesc(_Desc):
     @classmethod
     def _check_resource(cls, resource: ResourceDesc) -> ResourceDesc:
         if resource.is_empty():
-            raise ValueError("resource: is empty; expected at least one of cpu, memory, disk, accelerator or user_defined")
+            # Scripts and DLRover's own tests look for these first words.
+            raise ValueError("Resource must not be empty; expected one of cpu, memory, disk, accelerator or user_defined")
         return resource
 
     @model_validator(mode="after")

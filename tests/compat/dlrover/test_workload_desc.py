@@ -84,7 +84,7 @@ def test_a_description_has_the_aliases_of_dlrover():
     ("fields", "told"),
     [
         pytest.param({"entry_point": "train"}, "'train' is not allowed; expected a function or class", id="entrypoint"),
-        pytest.param({"resource": {}}, "resource: is empty; expected at least one of cpu, memory", id="empty"),
+        pytest.param({"resource": {}}, "Resource must not be empty; expected one of cpu, memory", id="empty"),
         pytest.param({"resource": {"cpu": float("nan")}}, "finite number", id="NaN"),
         pytest.param(
             {"resource": {"gpu": 2, "acc": 1}},

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.supervision.role_records import UnitKey
 from tests.live.jobs import cli, processes
 from tests.live.roles.jobs import RolesJob, kill
-from tests.waiting import eventually
+from tests.waiting import eventually, eventually_async
 
 
 @pytest.mark.extended
@@ -242,3 +246,31 @@ def test_exits_of_simple_roles_are_answered_by_the_rules_of_the_job(place: Path,
     assert record.verdict is not None
     assert record.verdict.message == "judge 0 exited with code 3; exit code 3 is terminal"
     assert len(job.lines("judge", 0)) == 2
+
+
+async def test_an_instance_waits_until_its_last_host_has_ended(place: Path, home: Path) -> None:
+    """A job that is resumed at once: a host that was asked to end starts nothing, so the next one gets the instance."""
+    job = RolesJob.write(place, home).submit()
+    job.all_begin()
+    supervisor, (_, host) = job.supervisor(), job.host("judge-0")
+    backend = LocalBackend(home)
+    stored = await backend.load("rl")
+    assert stored is not None
+    units, key = backend.units("rl"), UnitKey(role="judge", attempt=1, reset=0, index=0, incarnation=2)
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        os.kill(host, signal.SIGSTOP)
+        await units.release(stored.record, stored.plan)
+        await units.start(stored.record, stored.plan, key)
+        assert not list(job.place.glob("hosts/judge-0/*/units/judge-0/1.0.2/start.json"))
+        os.kill(host, signal.SIGCONT)
+
+        async def started() -> list[Path] | None:
+            await units.start(stored.record, stored.plan, key)
+            return list(job.place.glob("hosts/judge-0/*/units/judge-0/1.0.2/start.json"))
+
+        found: list[Path] = await eventually_async(started, every=0.1, why=job.tell)
+        assert [path.parents[3].name for path in found] == ["host-2"]
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
+    cli("delete", "rl")

@@ -7,6 +7,7 @@ import asyncio
 import signal
 from pathlib import Path
 
+from tests.emulator.controllers import NAMES
 from tests.emulator.crds import DEFINITIONS
 from tests.emulator.emulator import Emulator
 from tests.emulator.options import NodeOptions, Options
@@ -28,7 +29,7 @@ def arguments() -> argparse.Namespace:
         "--speed", type=float, default=20.0, help="how much faster controllers wait than real ones (default: 20)"
     )
     parser.add_argument("--history", type=int, default=50_000, help="changes remembered for watches (default: 50000)")
-    parser.add_argument("--controllers", default="", help="comma-separated: appwrapper, pytorchjob, kueue, rayjob, raycluster")
+    parser.add_argument("--controllers", default="", help=f"comma-separated: {', '.join(NAMES)}")
     return parser.parse_args()
 
 

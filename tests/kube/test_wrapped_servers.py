@@ -15,6 +15,7 @@ from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import load_job
+from rallypoint.job.annotations import PREFIX
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import Kind
 from tests.emulator.options import Options
@@ -88,6 +89,13 @@ class Roles:
     def lose(self, pod: dict[str, Any]) -> None:
         path = f"/api/v1/namespaces/default/pods/{pod['metadata']['name']}"
         assert self.cluster.request("DELETE", path, {"gracePeriodSeconds": 0})[0] == 200
+
+    def warm_up(self, period: str) -> None:
+        """Change the period within which the controller waits for pods; it reads it whenever it looks."""
+        path = f"/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers/{self.job.name}"
+        keys = ("warmupGracePeriodDuration", "admissionGracePeriodDuration")
+        change = {"metadata": {"annotations": {PREFIX + key: period for key in keys}}}
+        assert self.cluster.request("PATCH", path, change, content="application/merge-patch+json")[0] == 200
 
     async def begun(self, number: int, text: str = "begins") -> list[dict[str, Any]]:
         """Return the pods once so many of them have said this."""
@@ -278,15 +286,18 @@ async def test_a_reset_while_servers_run(backend: KubernetesBackend, cluster: Ru
 async def test_a_server_that_is_lost_for_good_while_servers_end(
     backend: KubernetesBackend, cluster: Running, tmp_path: Path
 ) -> None:
-    """Its Job replaces it no more, so the controller resets the job, which runs again and succeeds."""
-    roles = {"driver": {"script": DRIVER}, "server": {"script": DEAF, "driver": False, "total": 2}}
-    policies = {"warmup_grace_period": "1s", "admission_grace_period": "1s"}
-    recovery = {"stop_grace_period": "3s", "node_replacements": 0}
-    async with roles_job(backend, cluster, tmp_path / "f", "late", roles, policies=policies, recovery=recovery) as job:
+    """After the warm-up, and replaced no more by its Job: the controller resets the job, which runs again and succeeds."""
+    server = {"script": DEAF, "driver": False, "total": 2, "termination_grace_period": "5s"}
+    recovery = {"stop_grace_period": "1s", "node_replacements": 0}
+    roles = {"driver": {"script": DRIVER}, "server": server}
+    async with roles_job(backend, cluster, tmp_path / "f", "late", roles, recovery=recovery) as job:
         await job.begun(3)
         job.end("driver-0")
         await job.job.until(lambda r: any(event.kind == "servers-ended" for event in r.history))
+        job.warm_up("1s")
         job.lose(job.pods("server")[0])
+        await job.job.until(lambda r: r.retries == 1)
+        job.warm_up("24h")
         record = await job.over()
 
     assert succeeded(record, retries=1)

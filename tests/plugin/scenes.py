@@ -187,7 +187,7 @@ def lost(*, at: float, healed: float | None, step: int, resumed: int | None) -> 
         id=IncidentId(attempt=1, round=0, node=2, sequence=1),
         cause=Cause.NODE,
         rung=Rung.ELASTIC_TRAINING,
-        reason="node 2 on gpu-11 was lost: nothing was heard of it for its lease",
+        reason="node 2 on gpu-11 sent no report within its lease",
         culprit=Culprit(node=2, incarnation=1, host="gpu-11", at=START + at),
         detected_at=START + at,
         healed_at=None if healed is None else START + healed,

@@ -67,7 +67,7 @@ _WORD = re.compile(r"[A-Za-z][\w'-]*")
 _LOGGED = frozenset({"debug", "info", "warning", "error", "exception", "critical"})
 _ERRORS = frozenset({"Problem", "refusal", "Verdict"})
 #: Errors whose first argument is the field that is printed before the text.
-_FIELD_FIRST = frozenset({"Problem", "SiteError"})
+_FIELD_FIRST = frozenset({"Problem", "SiteError", "_refuse"})
 #: Errors with an argument that follows "FIELD: VALUE is not allowed; expected", and its position.
 _EXPECTED = {
     "WireError": 2,

@@ -69,5 +69,5 @@ _KNOWN = {
 def accelerator(name: str) -> Accelerator:
     """Return the kind of that name; raises `ConfigError` naming what there is."""
     if name not in _KNOWN:
-        raise ConfigError(f"accelerator {name!r}: not allowed; expected {', '.join(_KNOWN)}")
+        raise ConfigError(f"accelerator {name!r}: not allowed; expected one of {', '.join(_KNOWN)}")
     return _KNOWN[name]

@@ -99,4 +99,4 @@ def workers_per_node(text: str, env: Mapping[str, str], devices: int | None = No
         return gpus or count_cpus()
     if text.isdecimal() and int(text) > 0:
         return int(text)
-    raise UsageError(f"--nproc-per-node {text}: not allowed; expected a number from 1, cpu, gpu or auto")
+    raise UsageError(f"--nproc-per-node {text}: not allowed; expected a whole number of 1 or more, cpu, gpu or auto")

@@ -154,7 +154,7 @@ def _kill(group: int, number: signal.Signals) -> None:
 def _result(plan: Plan, code: int, signalled: int, *, step: Path, left: Path) -> Surroundings:
     if signalled:
         raise SetupError(
-            f"the agent received {signal.Signals(signalled).name} while running the setup commands", 128 + signalled
+            f"the agent received the signal {signal.Signals(signalled).name} while running the setup commands", 128 + signalled
         )
     if code == 0 and left.exists():
         folder, variables = json.loads(left.read_text(encoding="utf-8"))

@@ -145,7 +145,8 @@ def read_tls(folder: Path, job: str) -> Tls:
     names = names_in(_own(made.folder))
     if made.name not in names:
         raise ConfigError(
-            f"--tls {folder}: {CERTIFICATE} has DNS names {', '.join(sorted(names)) or '(none)'}; expected {made.name}"
+            f"--tls {folder}: {CERTIFICATE} is for the DNS names {', '.join(sorted(names)) or '(none)'}; expected the DNS name "
+            f"{made.name}"
         )
     made.warn(time.time())
     return made

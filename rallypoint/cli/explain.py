@@ -100,7 +100,9 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "explain", "explain the past events of a job and its next deadlines", _DESCRIPTION)
     parser.add_argument("job", metavar="JOB", help="name of a job, or path of a file that contains the record of a job")
-    parser.add_argument("--incident", metavar="N", type=natural, help="show all details of the incident with this number")
+    parser.add_argument(
+        "--incident", metavar="N", type=natural("incident"), help="show all details of the incident with this number"
+    )
     parser.add_argument(
         "--svg", metavar="FILE", type=Path, help="write a picture of the incident to this SVG file; requires --incident"
     )

@@ -23,9 +23,6 @@ _KEY = re.compile(r"[^.\[\]]+(?:\.[^.\[\]]+|\[\d+\])*")
 class SettingError(RallypointError):
     """A `--set` option cannot be applied."""
 
-    def __init__(self, setting: str, problem: str) -> None:
-        super().__init__(f"--set {setting}: {problem}")
-
 
 _NOTHING: Mapping[str, str] = {}
 
@@ -78,7 +75,9 @@ def with_settings(document: Any, settings: Iterable[str]) -> Any:
 def _set(document: Any, setting: str) -> None:
     key, equals, text = setting.partition("=")
     if not equals or not _KEY.fullmatch(key):
-        raise SettingError(setting, "a setting has the form KEY=VALUE, with a KEY such as nodes, env.SEED or roles[0].nodes")
+        raise SettingError(
+            f"--set {setting}: is not allowed; expected KEY=VALUE, with a KEY such as nodes, env.SEED or roles[0].nodes"
+        )
     *parents, last = (_step(part) for part in _STEP.findall(key))
     place = document
     for parent in parents:
@@ -104,10 +103,10 @@ def _check(place: Any, step: str | int, setting: str) -> None:
     if isinstance(step, int) and isinstance(place, list):
         if step < len(place):
             return
-        raise SettingError(setting, f"index [{step}] is out of range; the list in the file has {len(place)} items")
+        raise SettingError(f"--set {setting}: index [{step}] is out of range; the list in the file has {len(place)} items")
     if isinstance(step, int):
-        raise SettingError(setting, f"cannot set index [{step}] of {place!r}, which is not a list")
-    raise SettingError(setting, f"cannot set the key {step!r} of {place!r}, which is not a mapping")
+        raise SettingError(f"--set {setting}: cannot set index [{step}] of {place!r}, which is not a list")
+    raise SettingError(f"--set {setting}: cannot set the key {step!r} of {place!r}, which is not a mapping")
 
 
 def _value(setting: str, text: str, *, config: bool) -> Any:
@@ -115,4 +114,4 @@ def _value(setting: str, text: str, *, config: bool) -> Any:
         # As in a file: below `config`, numbers may have a decimal point.
         return read_yaml(f"config: {text}")["config"] if config else read_yaml(text)
     except JobError as error:
-        raise SettingError(setting, f"VALUE is not valid YAML ({error})") from error
+        raise SettingError(f"--set {setting}: the value is not valid YAML ({error})") from error

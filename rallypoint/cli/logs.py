@@ -46,7 +46,9 @@ def add(commands: Commands) -> None:
     """Add the command."""
     parser = add_job_command(commands, "logs", "print the output of a job's ranks", _DESCRIPTION)
     parser.add_argument("name", metavar="NAME", help="name of the job")
-    parser.add_argument("-r", "--rank", metavar="R", type=natural, help="print only the output of the rank with this number")
+    parser.add_argument(
+        "-r", "--rank", metavar="R", type=natural("rank"), help="print only the output of the rank with this number"
+    )
     parser.add_argument(
         "--role", metavar="ROLE", default="", help="print only the output of this role (for a job with several roles)"
     )
@@ -55,7 +57,7 @@ def add(commands: Commands) -> None:
         "-n",
         "--tail",
         metavar="N",
-        type=natural,
+        type=natural("number of lines"),
         help="number of lines to print from the end of each rank's stdout and stderr (default: all)",
     )
     parser.add_argument("--raw", action="store_true", help="print control characters in the output as they are, not escaped")

@@ -114,7 +114,10 @@ def _message(error: Exception) -> str:
     if isinstance(error, RallypointError):
         return str(error)
     if isinstance(error, ModuleNotFoundError) and (error.name or "").split(".")[0] in _CLIENT:
-        return f"this command requires {error.name}; install it with: pip install 'airflow-provider-rallypoint[client]'"
+        return (
+            f"this command requires the Python package {error.name}; install it with: "
+            "pip install 'airflow-provider-rallypoint[client]'"
+        )
     return f"unexpected error: {type(error).__name__}: {error}; set {DEBUG}=1 for a traceback"
 
 

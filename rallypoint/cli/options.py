@@ -187,15 +187,19 @@ def _path(text: str) -> str:
     return str(Path(text).expanduser().absolute())
 
 
-def natural(text: str) -> int:
-    """Return a number that is not negative; argparse prints the error."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = -1
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a whole number, 0 or more, for this option")
-    return number
+def natural(name: str) -> Callable[[str], int]:
+    """Return the type of an option whose value is a number that is not negative; `name` is for errors."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = -1
+        if number < 0:
+            raise argparse.ArgumentTypeError(f"{name} {text!r} is not allowed; expected a whole number, 0 or more")
+        return number
+
+    return read
 
 
 def _count(number: int, what: str) -> str:

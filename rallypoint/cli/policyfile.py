@@ -182,7 +182,8 @@ def _check(policy: Policy, path: str) -> None:
         raise WireError(
             f"{path}.max_nodes",
             policy.max_nodes,
-            f"the same number as min_nodes ({policy.min_nodes}), because the appwrapper profile has a fixed size",
+            f"the same number as min_nodes ({policy.min_nodes}), because a job with profile appwrapper has a fixed number of "
+            "nodes",
         )
     if policy.retry_limit < 0:
         raise WireError(f"{path}.retry_limit", policy.retry_limit, "0 or more")

@@ -92,8 +92,8 @@ def render(
     if what == "secret":
         if not read.elastic or read.insecure_token:
             raise RallypointError(
-                f"--secret: the job of {path} needs no Secret; expected generator settings with elastic: true and without "
-                "insecureToken"
+                f"--secret: the job of {path} needs no Secret; expected pytorchjob-generator settings with elastic: "
+                "true and without insecureToken"
             )
         return write_yaml(secret_object(read, owner=owner)), ()
     return write_yaml(appwrapper(read)), tuple(notes(read))

@@ -100,5 +100,5 @@ def _named(manifest: dict[str, Any], name: str | None) -> dict[str, Any]:
 
 def _wrapping(kind: Kind | None, path: Path) -> Kind | None:
     if kind is Kind.PODS:
-        raise KindError(f"--kind pods: {path} is a manifest; expected a job file or generator settings")
+        raise KindError(f"--kind pods: {path} is a manifest; expected a job file or pytorchjob-generator settings")
     return kind

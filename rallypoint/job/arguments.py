@@ -117,9 +117,7 @@ def field_rule(field: Field) -> Rule:
         return _OF_THE_JOB[name]
     rule = rule_of(_MODELS[block].model_fields[name].metadata)
     if rule is None:
-        raise LookupError(
-            f"{block}.{name}: no argument can set this field of the job, because it has no Rule; annotate the field with a Rule"
-        )
+        raise LookupError(f"{block}.{name}: no argument can set this field of the job, because its annotation has no Rule")
     return rule
 
 
@@ -134,6 +132,7 @@ def field_default(field: Field) -> Any:
 
 def _read_rdzv_conf(value: object) -> dict[Field, Any]:
     found: dict[Field, Any] = {}
+    names: dict[Field, str] = {}
     for key, text in _pairs(value).items():
         if key not in _RDZV_CONF:
             raise RefusedError(f"only the keys {', '.join(_RDZV_CONF)}; {key!r} is not one of them")
@@ -142,9 +141,11 @@ def _read_rdzv_conf(value: object) -> dict[Field, Any]:
         try:
             written = rule.write(rule.read(text))
         except RefusedError:
-            raise RefusedError(f"{rule.allowed} for the key {key}, not {text!r}") from None
+            raise RefusedError(f"the value of the key {key} to be {rule.allowed}, not {text!r}") from None
+        other = names.setdefault(field, key)
         if found.setdefault(field, written) != written:
-            raise RefusedError(f"the value of {key} ({text!r}), because both keys set {'.'.join(filter(None, field))}")
+            target = ".".join(filter(None, field))
+            raise RefusedError(f"the same value for the keys {other} and {key}, because both set the job's field {target}")
     return found
 
 

@@ -61,7 +61,7 @@ class _JobFields(Model):
     profile: Annotated[Profile, PROFILE] = Profile.LADDER
     """Set of supervision rules and defaults. Default: `ladder`, unless labels or fields of the job select another profile."""
     labels: Texts = Field(default_factory=dict)
-    """Labels of the job and all its pods. Some labels, such as those of MindCluster, also set fields of the job."""
+    """Labels of the job and all its pods. Some labels, such as `fault-scheduling`, also set fields of the job."""
     annotations: Texts = Field(default_factory=dict)
     """Annotations of the job and all its pods. Some annotations, such as those of AppWrapper, also set fields of the job."""
     fault_tolerance: FaultTolerance = FaultTolerance()

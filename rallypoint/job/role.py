@@ -243,10 +243,8 @@ class _Role(Model):
         unit, nodes = self.node_unit, self.nodes
         if nodes.min % unit == 0 and nodes.max % unit == 0:
             return self
-        single = f"the number of nodes ({nodes.min}) must be a multiple"
-        both = f"MIN ({nodes.min}) and MAX ({nodes.max}) must be multiples"
-        allowed = f"with node_unit {unit}, {single if nodes.min == nodes.max else both} of {unit}"
-        raise refusal(allowed, at="nodes", value=write_nodes(nodes))
+        multiple = "a multiple" if nodes.min == nodes.max else "MIN and MAX that are multiples"
+        raise refusal(f"{multiple} of {unit}, because node_unit is {unit}", at="nodes", value=write_nodes(nodes))
 
     def with_base(self, base: Path) -> Role:
         """Return the role with its paths made absolute: `workdir` against `base`, `checkpoint_dir` against `workdir`.

@@ -278,7 +278,7 @@ def _not_in_appwrapper(job: JobFields, place: Place) -> Iterator[Problem]:
     for index, role in enumerate(job.roles):
         if role.nodes.min != role.nodes.max:
             path, value = dotted(place(("roles", index, "nodes"))), write_nodes(role.nodes)
-            allowed = "one number of nodes, because profile appwrapper has a fixed size"
+            allowed = "one number of nodes, because a job with profile appwrapper has a fixed number of nodes"
             yield Problem(path=path, text=f"{show(value)} is not allowed; expected {allowed}")
     for path, allowed in (
         ("recovery.node_replacements", "0 with profile appwrapper, which replaces no nodes"),

@@ -79,7 +79,8 @@ def _nothing_to_wait_for(roles: Mapping[str, Role]) -> Problem:
         return Problem(path="roles", text="no role has an instance; expected at least one role with a total of 1 or more")
     return Problem(
         path="roles",
-        text="no role with instances has driver: true; expected at least one, because the job ends when these roles have ended",
+        text="no driver role has an instance; expected driver: true in at least one role with a total of 1 or more, because "
+        "the job ends when all its driver roles have ended",
     )
 
 
@@ -118,15 +119,15 @@ def _above_limits(roles: Mapping[str, Role]) -> Iterator[Problem]:
         yield Problem(path="roles", text=f"{len(roles)} roles are not allowed; expected at most {ROLES}")
     simple = {name: counts(role)[0] for name, role in roles.items() if role.launch == SIMPLE}
     if sum(simple.values()) > UNITS:
-        told = f"{sum(simple.values())} instances of simple roles are not allowed; expected at most {UNITS} in a job"
+        told = f"the simple roles have {sum(simple.values())} instances in total; at most {UNITS} are allowed"
         yield Problem(path="roles", text=told)
     nodes = sum(role.nodes.max for role in roles.values() if role.launch == ELASTIC)
     if nodes > NODES:
-        yield Problem(path="roles", text=f"{nodes} nodes of elastic roles are not allowed; expected at most {NODES} in a job")
+        yield Problem(path="roles", text=f"the elastic roles have {nodes} nodes in total; at most {NODES} are allowed")
     shares = {name: roles[name].instance_resources.gpus or Fraction(0) for name in simple}
     devices = sum(total * math.ceil(shares[name]) for name, total in simple.items())
     if devices > DEVICES:
-        yield Problem(path="roles", text=f"{devices} devices are not allowed; expected at most {DEVICES} in a job")
+        yield Problem(path="roles", text=f"the simple roles need {devices} devices in total; at most {DEVICES} are allowed")
 
 
 def _function_only(role: Role) -> list[tuple[str, str]]:

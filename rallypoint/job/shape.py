@@ -75,7 +75,8 @@ def _named(name: Any, role: Any) -> Any:
     if role.get("name", name) != name:
         raise _refuse(
             f"{_ROLES}.{name}.name",
-            f"{show(role['name'])} is not allowed, because the role already has the name {name!r}, its key in roles; omit name",
+            f"{show(role['name'])} is not allowed, because the key of this role in roles is already its name ({name!r}); "
+            "omit name",
         )
     return {"name": name, **role}
 

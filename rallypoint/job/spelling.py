@@ -239,10 +239,11 @@ def _twice(found: list[_Said]) -> Iterator[Problem]:
         for at, value in item.fields.items():
             known = first.setdefault(at, item)
             if known.fields[at] != value:
+                own, other = show(item.written), show(known.written)
                 yield Problem(
                     path=item.path,
-                    text=f"{show(item.written)} is not allowed; expected the same value as {known.path} "
-                    f"({show(known.written)}); both are spellings of one argument, set one of them",
+                    text=f"{own} is not allowed; expected {other}, the value of {known.path}, because both names stand for "
+                    "the same argument; set only one of them",
                 )
                 break
 

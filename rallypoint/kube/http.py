@@ -56,7 +56,7 @@ async def read_body(response: Response, limit: int) -> bytes:
     async for block in response.content.iter_any():
         content += block
         if len(content) > limit:
-            raise LimitError(f"the response has more than {limit} bytes")
+            raise LimitError(f"the HTTP response has more than {limit} bytes")
     return bytes(content)
 
 

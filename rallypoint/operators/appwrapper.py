@@ -53,7 +53,7 @@ class AppWrapperOperator(JobOwner):
         one_of("backend", backend, (KUBERNETES,))
         super().__init__(backend=backend, **kwargs)
         if (settings is None) is (manifest is None):
-            raise OptionError("settings", settings, "exactly one of settings and manifest")
+            raise OptionError("settings", settings, "a value for exactly one of the arguments settings and manifest")
         if kind is not None:
             one_of("kind", kind, _KINDS)
         self.settings = settings

@@ -206,7 +206,7 @@ class JobSensor(PlacedOperator, BaseSensorOperator):
 
 def _check_job(name: object, task: object, index: object) -> None:
     if (name is None) is (task is None):
-        raise OptionError("job_name", name, "exactly one of job_name and job_task_id")
+        raise OptionError("job_name", name, "a value for exactly one of the arguments job_name and job_task_id")
     if index is not None and task is None:
         raise OptionError("job_map_index", index, "no value, because the field job_task_id is not set")
     if index is not None and (isinstance(index, bool) or not isinstance(index, int) or index < 0):

@@ -40,7 +40,10 @@ def refusal(plan: Plan, size: Size) -> str:
             f"kind: {plan.kind.value!r} cannot be resized; expected 'pods' (another controller creates the nodes of this job)"
         )
     if plan.profile is not Profile.LADDER:
-        return f"profile: {plan.profile.value!r} cannot be resized; expected 'ladder' (this profile has a fixed size)"
+        return (
+            f"profile: {plan.profile.value!r} cannot be resized; expected 'ladder' (a job with this profile has a fixed "
+            "number of nodes)"
+        )
     if not 1 <= size.min_nodes <= size.max_nodes:
         return f"nodes: '{size}' is not allowed; expected N or MIN:MAX with 1 <= MIN <= MAX"
     if size.max_nodes // plan.node_unit * plan.node_unit < size.min_nodes:

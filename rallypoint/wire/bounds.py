@@ -35,11 +35,11 @@ PID, BUDGET = (-1, 1 << 22), (-1, 10**18)
 
 
 def excess(text: bytes) -> str:
-    """Return what a JSON text has too much of, such as `more than 8388608 bytes`; "" if it is within the limits."""
+    """Return the limit that a JSON text exceeds, such as `8388608 bytes`; "" if it is within the limits."""
     if len(text) > LARGEST:
-        return f"more than {LARGEST} bytes"
+        return f"{LARGEST} bytes"
     if sum(map(text.count, (b",", b"[", b"{"))) > VALUES:
-        return f"more than {VALUES} JSON values"
+        return f"{VALUES} JSON values"
     return ""
 
 

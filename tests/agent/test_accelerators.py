@@ -43,7 +43,7 @@ def test_each_kind_has_its_own_variable() -> None:
         *("hccl", "npu", "nccl"),
         "gloo",
     )
-    with pytest.raises(ConfigError, match=r"accelerator 'tpu': not allowed; expected nvidia\.com/gpu, ascend-npu, cpu"):
+    with pytest.raises(ConfigError, match=r"accelerator 'tpu': not allowed; expected one of nvidia\.com/gpu, ascend-npu, cpu"):
         accelerator("tpu")
 
 

@@ -82,7 +82,9 @@ def test_a_class_is_loaded_and_asked(module: str) -> None:
         pytest.param("some_failover::number", "number in module some_failover is not a class", id="no class"),
         pytest.param("some_failover::Lacking", r"cannot create an object of class Lacking without arguments", id="abstract"),
         pytest.param("some_failover::Needy", r"cannot create an object of class Needy without arguments", id="arguments"),
-        pytest.param("some_failover::Methodless", "has no method decide or get_user_failover_strategy", id="method"),
+        pytest.param(
+            "some_failover::Methodless", "has none of the methods decide, get_user_failover_strategy; define one", id="method"
+        ),
     ],
 )
 def test_a_wrong_one_is_refused_by_name(module: str, name: str, why: str) -> None:

@@ -51,7 +51,7 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
         ),
         pytest.param(
             ["--status-configmap", "s"],
-            "ConfigMap 's' is not allowed; expected NAMESPACE/NAME",
+            "name of a ConfigMap: 's' is not allowed; expected NAMESPACE/NAME",
             id="no namespace",
         ),
     ],

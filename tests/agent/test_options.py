@@ -178,7 +178,9 @@ def test_where_the_store_of_the_workers_is(line: str, address: tuple[str, int] |
         pytest.param("--master-port 65536 t.py", r"--master-port 65536: not allowed; expected a port", id="no port"),
         pytest.param("--nnodes 3:2 t.py", r"--nnodes 3:2: not allowed; expected N or MIN:MAX", id="bounds"),
         pytest.param(
-            "--nproc-per-node many t.py", r"--nproc-per-node many: .* a number from 1, cpu, gpu or auto", id="workers"
+            "--nproc-per-node many t.py",
+            r"--nproc-per-node many: .* a whole number of 1 or more, cpu, gpu or auto",
+            id="workers",
         ),
         pytest.param("--nproc-per-node 0 t.py", r"--nproc-per-node 0", id="no worker"),
         pytest.param(
@@ -307,7 +309,7 @@ def test_a_variable_that_is_no_switch_is_an_error() -> None:
         pytest.param("RALLYPOINT_NETWORK_CHECK", "maybe", "'maybe': not allowed; expected 0 or 1", id="a switch"),
         pytest.param("RALLYPOINT_RDZV_CONF", "join_timeout=0", "join_timeout '0': not allowed", id="a key of rdzv_conf"),
         pytest.param("PET_RDZV_BACKEND", "etcd", "etcd: not allowed; expected c10d", id="a backend"),
-        pytest.param("PET_NPROC_PER_NODE", "many", "many: not allowed; expected a number from 1", id="workers"),
+        pytest.param("PET_NPROC_PER_NODE", "many", "many: not allowed; expected a whole number of 1 or more", id="workers"),
         pytest.param("PET_SIGNALS_TO_HANDLE", "TERM", "'TERM': not allowed", id="a signal"),
         pytest.param("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "-1", "'-1': not allowed", id="torch's own"),
     ],

@@ -95,7 +95,7 @@ async def test_an_agent_that_is_told_to_end_ends_its_setup(tmp_path: Path) -> No
 
     os.kill(os.getpid(), signal.SIGTERM)
 
-    with pytest.raises(SetupError, match="received SIGTERM while running the setup commands") as caught:
+    with pytest.raises(SetupError, match="received the signal SIGTERM while running the setup commands") as caught:
         await running
     assert caught.value.code == 128 + signal.SIGTERM
     sleeper = Path("/proc", (tmp_path / "pid").read_text().strip(), "stat")

@@ -287,7 +287,9 @@ def test_files_that_are_wrong_leave_all_as_it_was(ours: Tls, caplog: pytest.LogC
     [
         pytest.param(lambda folder: (folder / KEY).unlink(), "tls.key cannot be read: No such file", id="a missing file"),
         pytest.param(lambda folder: (folder / CERTIFICATE).write_text("x"), "tls.crt", id="no certificate"),
-        pytest.param(lambda folder: left(folder, "letters"), "has DNS names letters.rallypoint.internal", id="another job's"),
+        pytest.param(
+            lambda folder: left(folder, "letters"), "is for the DNS names letters.rallypoint.internal", id="another job's"
+        ),
     ],
 )
 def test_a_wrong_folder_is_an_error_that_names_it(tmp_path: Path, spoil, why: str) -> None:

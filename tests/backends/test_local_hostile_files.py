@@ -154,7 +154,7 @@ def test_a_small_file_of_too_many_values_is_not_parsed(tmp_path):
     path = tmp_path / "status.json"
     path.write_text("[" + "[]," * VALUES + "[]]")
 
-    with pytest.raises(files.UnreadableError, match=r"too large: it has more than \d+ JSON values"):
+    with pytest.raises(files.UnreadableError, match=r"has more than \d+ JSON values, the largest allowed size"):
         files.read_bytes(path)
     shutil.rmtree(tmp_path)
 

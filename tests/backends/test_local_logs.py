@@ -266,7 +266,7 @@ def test_a_status_that_is_too_large_is_not_read(tmp_path):
     with (folder / "status.json").open("wb") as file:
         file.truncate(bounds.LARGEST + 1)
 
-    with pytest.raises(BackendError, match=f"too large: it has more than {bounds.LARGEST} bytes"):
+    with pytest.raises(BackendError, match=f"has more than {bounds.LARGEST} bytes, the largest allowed size"):
         Store(home=tmp_path).status("digits")
 
 

@@ -161,7 +161,9 @@ def test_a_path_that_this_user_may_not_write():
 
 def test_a_python_that_cannot_run_agents():
     """The error names what is missing and how to get it."""
-    with pytest.raises(SubmitError, match=r"no_such_package not found; pip install 'airflow-provider-rallypoint\[agent\]'"):
+    with pytest.raises(
+        SubmitError, match=r"\(missing packages: no_such_package\); pip install 'airflow-provider-rallypoint\[agent\]'"
+    ):
         check_agent(("json", "no_such_package"))
 
 

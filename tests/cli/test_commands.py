@@ -350,7 +350,7 @@ def break_with(error: BaseException):
     [
         pytest.param(
             ModuleNotFoundError("No module named 'yaml'", name="yaml"),
-            "this command requires yaml; install it with: pip install 'airflow-provider-rallypoint[client]'",
+            "this command requires the Python package yaml; install it with: pip install 'airflow-provider-rallypoint[client]'",
             id="the extra is missing",
         ),
         pytest.param(

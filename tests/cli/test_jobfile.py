@@ -31,9 +31,9 @@ def test_a_setting_takes_the_place_of_a_field(setting, changed):
 @pytest.mark.parametrize(
     ("setting", "complaint"),
     [
-        pytest.param("nodes", "the form KEY=VALUE", id="no value"),
-        pytest.param("=3", "the form KEY=VALUE", id="no key"),
-        pytest.param("a..b=3", "the form KEY=VALUE", id="an empty step"),
+        pytest.param("nodes", "expected KEY=VALUE", id="no value"),
+        pytest.param("=3", "expected KEY=VALUE", id="no key"),
+        pytest.param("a..b=3", "expected KEY=VALUE", id="an empty step"),
         pytest.param(
             "nodes.min=3",
             "cannot set the key 'min' of 2, which is not a mapping",
@@ -41,7 +41,7 @@ def test_a_setting_takes_the_place_of_a_field(setting, changed):
         ),
         pytest.param("roles[2].nodes=1", "the list in the file has 2 items", id="beyond a list"),
         pytest.param("env[0]=1", "cannot set index [0] of", id="a mapping has no items"),
-        pytest.param("args=[a", "VALUE is not valid YAML", id="bad YAML"),
+        pytest.param("args=[a", "the value is not valid YAML", id="bad YAML"),
     ],
 )
 def test_a_setting_that_cannot_be_done_is_told(setting, complaint):

@@ -59,7 +59,7 @@ def test_settings_of_the_command_line_take_the_place_of_the_files(run, settings_
             "numPods: 0 is not allowed; expected a whole number of 1 or more",
             id="a wrong value",
         ),
-        pytest.param(["--set", "numPods"], "--set numPods: a setting has the form KEY=VALUE", id="half a setting"),
+        pytest.param(["--set", "numPods"], "--set numPods: is not allowed; expected KEY=VALUE", id="half a setting"),
         pytest.param(["--job", "--set", "mainProgram=a; b"], "mainProgram: 'a; b' is not allowed", id="no program of a job"),
         pytest.param(
             ["-o", "/nowhere/out.yaml"], "/nowhere/out.yaml: cannot write the file: No such file", id="no such folder"
@@ -118,7 +118,7 @@ def test_the_secret_of_an_elastic_job_is_printed(run, settings_file, capsys):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        pytest.param(["--secret"], "expected generator settings with elastic: true", id="agents are not ours"),
+        pytest.param(["--secret"], "expected pytorchjob-generator settings with elastic: true", id="agents are not ours"),
         pytest.param([*ELASTIC, "--set", "insecureToken=true", "--secret"], "without insecureToken", id="it does without"),
         pytest.param([*ELASTIC, "--owner", "u"], "--owner: is allowed only together with --secret", id="nothing to own"),
     ],

@@ -152,7 +152,9 @@ def test_the_job_file_wins_over_its_annotation_and_that_over_the_environment_and
 @pytest.mark.parametrize(
     ("document", "path", "said"),
     [
-        pytest.param({"max_restarts": 4, "max-restarts": 5}, "max-restarts", "same value as max_restarts (4)", id="two keys"),
+        pytest.param(
+            {"max_restarts": 4, "max-restarts": 5}, "max-restarts", "expected 4, the value of max_restarts,", id="two keys"
+        ),
         pytest.param(
             {"max_restarts": 4, "recovery": {"max_restarts": 5}},
             "max_restarts",
@@ -172,7 +174,7 @@ def test_the_job_file_wins_over_its_annotation_and_that_over_the_environment_and
         pytest.param(
             {"annotations": {"max_restarts": "4", "rallypoint.dev/max_restarts": "5"}},
             "annotations.rallypoint.dev/max_restarts",
-            "same value as annotations.max_restarts ('4')",
+            "expected '4', the value of annotations.max_restarts,",
             id="two annotations",
         ),
     ],

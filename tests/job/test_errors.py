@@ -80,12 +80,12 @@ def text_of(document: Any) -> str:
         ),
         pytest.param(
             {"nodes": "3:4", "node_unit": 2},
-            "nodes: '3:4' is not allowed; expected with node_unit 2, MIN (3) and MAX (4) must be multiples of 2",
+            "nodes: '3:4' is not allowed; expected MIN and MAX that are multiples of 2, because node_unit is 2",
             id="range off the unit",
         ),
         pytest.param(
             {"nodes": 3, "node_unit": 2},
-            "nodes: 3 is not allowed; expected with node_unit 2, the number of nodes (3) must be a multiple of 2",
+            "nodes: 3 is not allowed; expected a multiple of 2, because node_unit is 2",
             id="number off the unit",
         ),
         pytest.param(
@@ -391,13 +391,13 @@ def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
         ),
         pytest.param(
             {"name": "digits", "roles": {"worker": {"name": "ps", "entrypoint": "a.py"}}},
-            "roles.worker.name: 'ps' is not allowed, because the role already has the name 'worker', its key in roles; "
-            "omit name",
+            "roles.worker.name: 'ps' is not allowed, because the key of this role in roles is already its name "
+            "('worker'); omit name",
             id="two names for a role",
         ),
         pytest.param(
             {"name": "digits", "roles": [{"entrypoint": "a.py", "node_unit": 2}]},
-            "roles[0].nodes: 1 is not allowed; expected with node_unit 2, the number of nodes (1) must be a multiple of 2",
+            "roles[0].nodes: 1 is not allowed; expected a multiple of 2, because node_unit is 2",
             id="off the unit in a list of roles",
         ),
         pytest.param(

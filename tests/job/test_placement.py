@@ -127,7 +127,8 @@ def test_members_of_a_group_keep_their_other_resources():
         pytest.param(
             {"roles__actor__driver": False},
             "roles",
-            "no role with instances has driver: true; expected at least one, because the job ends when these roles have ended",
+            "no driver role has an instance; expected driver: true in at least one role with a total of 1 or more, because "
+            "the job ends when all its driver roles have ended",
             id="no driver",
         ),
         pytest.param(

@@ -166,7 +166,8 @@ def test_a_profile_is_on_by_name_or_by_mindclusters_words(fields, profile):
         ),
         pytest.param(
             {"profile": "appwrapper", "nodes": "1:2"},
-            "nodes: '1:2' is not allowed; expected one number of nodes, because profile appwrapper has a fixed size",
+            "nodes: '1:2' is not allowed; expected one number of nodes, because a job "
+            "with profile appwrapper has a fixed number of nodes",
             id="an elastic world in appwrapper",
         ),
         pytest.param(

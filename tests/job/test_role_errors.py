@@ -71,10 +71,10 @@ def test_a_wrong_value_is_told_with_its_path_and_what_is_allowed(change, text):
 @pytest.mark.parametrize(
     ("roles", "text"),
     [
-        ({"judge": {"total": 16385}}, "roles: 16385 instances of simple roles are not allowed; expected at most 16384"),
+        ({"judge": {"total": 16385}}, "roles: the simple roles have 16385 instances in total; at most 16384 are allowed"),
         (
             {"judge": {"total": 16384, "instance_resources": {"gpus": 9}}},
-            "roles: 147456 devices are not allowed; expected at most 131072 in a job",
+            "roles: the simple roles need 147456 devices in total; at most 131072 are allowed",
         ),
     ],
 )
@@ -97,5 +97,5 @@ def test_the_nodes_of_all_elastic_roles_are_bounded():
     """Each role alone may have as many."""
     roles = {name: {"entrypoint": "x.py", "nodes": "1:16384"} for name in ("actor", "critic")}
 
-    expected = "roles: 32768 nodes of elastic roles are not allowed; expected at most 16384 in a job"
+    expected = "roles: the elastic roles have 32768 nodes in total; at most 16384 are allowed"
     assert text_of({"name": "j", "roles": roles}) == expected

@@ -99,7 +99,7 @@ def test_33_a_worker_without_a_number_is_one() -> None:
     [
         pytest.param(
             [{"template": BATCH, "podSets": [{"path": "template.spec.template", "replicas": 7}]}],
-            r"\(7 at template.spec.template\) are not allowed; expected those of the component's pod templates \(2",
+            r"declares 7 at template.spec.template, but the pod templates of the component give 2",
             id="33 declared otherwise",
         ),
         pytest.param([{"template": POD}] * 9, "9 pod sets", id="33 nine pod sets"),

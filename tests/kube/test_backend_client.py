@@ -121,7 +121,7 @@ async def test_a_pod_does_not_fill_the_memory_of_its_supervisor(hostile):
     url, _ = hostile
     api = KubeApi(Access(namespace="default", server=url))
     try:
-        with pytest.raises(ApiError, match="the response has more than 8388608 bytes"):
+        with pytest.raises(ApiError, match="the HTTP response has more than 8388608 bytes"):
             await api.request("GET", "/api/v1/namespaces/default/pods/p:29600/proxy/v1/endless")
     finally:
         await api.close()
@@ -150,7 +150,7 @@ async def test_a_name_reaches_no_other_object(hostile, holder):
         ("nested", "is not valid JSON"),
         ("list", "is not a JSON object"),
         ("other", "is not a Kubernetes object"),
-        ("large", "the response has more than 67108864 bytes"),
+        ("large", "the HTTP response has more than 67108864 bytes"),
     ],
 )
 async def test_a_server_that_is_none_of_kubernetes_is_an_error(hostile, name, said):

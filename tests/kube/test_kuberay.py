@@ -157,7 +157,7 @@ def test_its_pods_are_counted(kind):
             "roles.trainer.node_group_failover: is not allowed with kind ray",
             id="node groups",
         ),
-        pytest.param({"env": {"BIG": "x" * 120_000}}, "the job document may have at most 100000 bytes", id="a large document"),
+        pytest.param({"env": {"BIG": "x" * 120_000}}, "at most 100000 bytes are allowed, because", id="a large document"),
         pytest.param({"volumes": [{"name": "a"}, {"name": "a"}]}, "volumes", id="a pod field"),
         pytest.param(
             {"master": {"isolation": "HEAD"}}, "master.isolation: 'HEAD' is not allowed with kind ray", id="isolation"

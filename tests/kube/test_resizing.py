@@ -36,8 +36,7 @@ async def test_a_group_of_a_queue_is_never_made_smaller_than_it_was_admitted(sta
         await request_resize(stage.backend, record.name, Size(min_nodes=1, max_nodes=1))
 
     assert str(refused.value) == (
-        "nodes: '1' is not allowed for job digits; expected a maximum number of nodes of at least 2, because Kueue admitted "
-        "2 nodes together"
+        "nodes: '1' is not allowed for job digits; the maximum must be 2 or more, because Kueue admitted 2 nodes together"
     )
     stored = await stage.backend.load(record.name)
     assert stored is not None

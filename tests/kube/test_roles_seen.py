@@ -239,7 +239,7 @@ def test_what_is_kept_is_read_as_it_was_written(lives, made):
 )
 def test_what_is_no_record_of_lives_is_an_error(text):
     """And not an empty one, with which every instance would be started again."""
-    with pytest.raises(ValueError, match=r"key lives\.json of the ConfigMap: .*; restore the previous value of this key"):
+    with pytest.raises(ValueError, match=r"value of lives\.json in the ConfigMap of .*; restore the previous value"):
         Lives.from_json(text)
 
 

@@ -101,7 +101,8 @@ def test_where_a_failure_begins_says_who_restarts() -> None:
         ),
         pytest.param(
             {"trainer": {**TRAINER, "node_group_failover": {"label": "rack"}}, "b": SIMPLE},
-            "roles.trainer.node_group_failover: is not allowed with kind appwrapper, whose pods another controller creates",
+            "roles.trainer.node_group_failover: is not allowed with kind appwrapper, "
+            "because another controller creates the pods of such a job",
             id="node groups",
         ),
         pytest.param(

@@ -122,7 +122,7 @@ def test_a_pytorchjob_is_wrapped_and_unwrapped() -> None:
         pytest.param(
             wrapper(pytorchjob(), pytorchjob()),
             Kind.PYTORCHJOB,
-            "needs an AppWrapper with exactly one PyTorchJob",
+            "requires an AppWrapper with exactly one PyTorchJob",
             id="two components",
         ),
         pytest.param(

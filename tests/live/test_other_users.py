@@ -39,5 +39,8 @@ def test_a_rank_of_another_user_is_refused(tmp_path: Path) -> None:
     )
     said = done.stdout + done.stderr
     assert done.returncode != 0, said
-    assert "belongs to a process of user 65534; expected a process of user 0, as which all workers of the job run" in said
+    assert (
+        "belongs to a process of user 65534; expected a process of user 0, because all workers of the job run as this user"
+        in said
+    )
     assert not written.exists()

@@ -156,7 +156,7 @@ def test_another_runs_certificate_is_refused(by_hand: Agents) -> None:
     code, told = said(by_hand.run("--nnodes", 2, *where, OBEY, by_hand.work))
 
     assert code == Exit.CONFIG
-    assert f"tls.crt has DNS names {peer_name('other')}; expected {peer_name('train')}" in told
+    assert f"tls.crt is for the DNS names {peer_name('other')}; expected the DNS name {peer_name('train')}" in told
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,14 @@ def work(**arguments) -> Manifest:
     [
         pytest.param(
             {},
-            "settings: None is not allowed; expected exactly one of settings and manifest",
+            "settings: None is not allowed; expected a value for exactly one of the arguments settings and manifest",
             id="nothing",
         ),
-        pytest.param({"settings": "a.yaml", "manifest": {}}, "expected exactly one of settings and manifest", id="both"),
+        pytest.param(
+            {"settings": "a.yaml", "manifest": {}},
+            "expected a value for exactly one of the arguments settings and manifest",
+            id="both",
+        ),
         pytest.param(
             {"manifest": MANIFEST, "kind": "pods"},
             "kind: 'pods' is not allowed; expected one of",

@@ -365,7 +365,9 @@ def test_the_evidence_of_a_hang_is_told():
         pytest.param(RendezvousCondition, {"min_nodes": True}, "min_nodes: True is not allowed", id="a truth"),
         pytest.param(RendezvousCondition, {"stable_for": math.inf}, "stable_for: inf is not allowed", id="for ever"),
         pytest.param(RendezvousCondition, {"stable_for": 1, "missing_for": 1}, "stable_for: 1 is not", id="two times"),
-        pytest.param(ProgressCondition, {}, "exactly one of min_step, metric and no_progress_for", id="no progress"),
+        pytest.param(
+            ProgressCondition, {}, "exactly one of the arguments min_step, metric and no_progress_for", id="no progress"
+        ),
         pytest.param(ProgressCondition, {"min_step": 1, "metric": "loss"}, "exactly one of", id="two kinds"),
         pytest.param(
             ProgressCondition,

@@ -110,7 +110,7 @@ async def asked(access: Access) -> dict[str, Any]:
 @pytest.mark.parametrize("text", ["no certificate", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
 def test_certificates_that_are_none_are_an_error(text: str) -> None:
     """Before anything is sent, and without the text."""
-    with pytest.raises(BackendError, match="ca_cert: the value is not allowed; expected certificates") as raised:
+    with pytest.raises(BackendError, match="ca_cert: the value is not allowed; expected CA certificates") as raised:
         Access(address="https://head:8265", ca_cert=text)
     assert text not in str(raised.value)
 
@@ -241,7 +241,7 @@ async def test_no_compressed_answer_is_read(forged: tuple[Forged, RayBackend]) -
     program, backend = forged
     program.encoded = gzip.compress(b"[" + b"1," * (1 << 20) + b"1]")
 
-    with pytest.raises(BackendError, match=r"the response is compressed \('gzip'\)"):
+    with pytest.raises(BackendError, match=r"the HTTP response is compressed \('gzip'\)"):
         await backend.load("job")
 
 

@@ -224,7 +224,7 @@ def test_the_sensors_time_out_is_airflows_own():
         pytest.param(
             HangSensor,
             {"job_task_id": "train"},
-            "job_name: 'digits' is not allowed; expected exactly one of",
+            "job_name: 'digits' is not allowed; expected a value for exactly one of",
             id="two jobs",
         ),
         pytest.param(HangSensor, {"job_map_index": 1}, "job_map_index: 1 is not allowed", id="an index of no task"),

@@ -54,7 +54,7 @@ def test_a_connection_of_another_user_is_refused(host: str) -> None:
         command = [sys.executable, "-S", "-c", STRANGER, host, str(server.getsockname()[1])]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
             refused = pytest.raises(
-                PermissionError, match=r"belongs to a process of user 65534; expected a process of user 0, as which"
+                PermissionError, match=r"belongs to a process of user 65534; expected a process of user 0, because"
             )
             with server.accept()[0], refused:
                 peers.check(before)

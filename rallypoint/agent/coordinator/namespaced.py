@@ -20,7 +20,7 @@ class Namespaced:
         first, slash, last = text.rpartition("/")
         place = cls(namespace=first if slash else namespace, name=last)
         if not place.namespace or not place.name or "/" in place.namespace:
-            raise ValueError(f"ConfigMap {text!r} is not allowed; expected NAMESPACE/NAME")
+            raise ValueError(f"name of a ConfigMap: {text!r} is not allowed; expected NAMESPACE/NAME")
         return place
 
     def __str__(self) -> str:

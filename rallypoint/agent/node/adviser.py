@@ -162,7 +162,7 @@ class Adviser:
             hello = await host.hear()
         except (EOFError, OSError) as error:
             name = self._plan.failures.failover_extension
-            raise ConfigError(f"failover extension {name}: its process exited while it imported the class") from error
+            raise ConfigError(f"failover extension {name}: its process exited during import of the class") from error
         if "error" in hello:
             raise ConfigError(str(hello["error"]))
         return host

@@ -52,7 +52,7 @@ def load(name: str) -> Decide:
     instance = make(load_class(module_name, class_name, where), where)
     method = next((m for m in (getattr(instance, method, None) for method in _METHODS) if callable(m)), None)
     if method is None:
-        raise ConfigError(f"{where}: class {class_name} has no method {' or '.join(_METHODS)}")
+        raise ConfigError(f"{where}: class {class_name} has none of the methods {', '.join(_METHODS)}; define one")
     found: Decide = method
     return found
 

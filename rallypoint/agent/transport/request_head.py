@@ -37,7 +37,7 @@ def complete_head(data: bytes) -> bytes | None:
         return head + end
     line, _, _ = data.partition(b"\r\n")
     if len(data) >= HEAD_LIMIT or not (_BEGINNING if line == data else _REQUEST_LINE).fullmatch(line):
-        raise NotHttpError("the data is not the head of an HTTP request")
+        raise NotHttpError("the received data is not the head of an HTTP request")
     return None
 
 
@@ -45,7 +45,7 @@ def check_head(head: bytes) -> None:
     """Raise `NotHttpError` if a complete head has an invalid request line or invalid headers."""
     line, *headers = head.removesuffix(_END).split(b"\r\n")
     if not _REQUEST_LINE.fullmatch(line) or len(headers) > _MOST_HEADERS or not all(map(_HEADER.fullmatch, headers)):
-        raise NotHttpError("the request line or a header is invalid")
+        raise NotHttpError("the request line or a header of the HTTP request is invalid")
 
 
 def method_and_path(head: bytes) -> tuple[str, str]:

@@ -248,7 +248,7 @@ class Host:
             unit.tee.add(tail)
         try:
             if _was_stopped(unit):
-                raise ConfigError("the supervisor stopped this instance before it started")
+                raise ConfigError("the supervisor stopped this instance before its process started")
             command = _command(unit, role, logs)
             unit.pid = await role.launcher.spawn(command, unit.ended.set_result)
         finally:

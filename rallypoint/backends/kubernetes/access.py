@@ -76,7 +76,8 @@ def load_configuration(access: Access) -> Any:
         from kubernetes.aio.client import Configuration  # noqa: PLC0415  slow
     except ModuleNotFoundError as error:
         raise BackendError(
-            f"backend: kubernetes requires {error.name}; install it with: pip install 'airflow-provider-rallypoint[kubernetes]'"
+            f"backend: kubernetes requires the Python package {error.name}; install it with: "
+            "pip install 'airflow-provider-rallypoint[kubernetes]'"
         ) from error
     configuration = Configuration()
     try:

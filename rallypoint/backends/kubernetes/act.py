@@ -176,10 +176,10 @@ class Actor:
     async def _there(self, kind: str, name: str, uid: str) -> Mapping[str, Any]:
         found = await self._cluster.get(kind, name)
         if found is None:
-            raise ActionError(f"{kind}: {name} was deleted while it was being created")
+            raise ActionError(f"cannot create {kind}/{name} yet: an older object of this name was just being deleted")
         if ((found["metadata"].get("labels") or {}).get(UID)) != uid:
             raise ActionError(
-                f"{kind}: {name} already exists and does not belong to this job; delete the existing object", fatal=True
+                f"{kind}/{name} already exists and does not belong to this job; delete the existing object", fatal=True
             )
         return found
 

@@ -104,10 +104,10 @@ class AttemptSecrets:
     async def _require_ours(self, job: JobRef, name: str) -> None:
         found = await self._cluster.get("secrets", name)
         if found is None:
-            raise ActionError(f"Secret {name} was deleted while the attempt was starting")
+            raise ActionError(f"Secret {name} of job {job.name} was deleted while the attempt was starting")
         if (found["metadata"].get("labels") or {}).get(UID) != job.uid:
             raise ActionError(
-                f"secrets: {name} already exists and does not belong to this job; delete the existing Secret", fatal=True
+                f"Secret {name} already exists and does not belong to this job; delete the existing Secret", fatal=True
             )
 
 
@@ -116,4 +116,6 @@ def _decoded(data: Mapping[str, str]) -> dict[str, str]:
     try:
         return {key: base64.b64decode(data[key]).decode("ascii") for key in (*PEER_FILES, AUTHORITY_KEY)}
     except (binascii.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"cannot read the certificates in the Secret of the job: {error}") from error
+        raise ValueError(
+            f"cannot decode the TLS certificates in this Secret of a job: {error}; expected PEM in base64"
+        ) from error

@@ -154,8 +154,8 @@ class KubernetesBackend(Backend):
         for role in job.roles:
             if role.node_group_failover.label:
                 raise SubmitError(
-                    f"roles.{role.name}.node_group_failover: is not allowed with kind {kind.value}, whose pods another "
-                    "controller creates; remove the field, or run the job with kind pods"
+                    f"roles.{role.name}.node_group_failover: is not allowed with kind {kind.value}, because another controller "
+                    "creates the pods of such a job; remove the field, or run the job with kind pods"
                 )
         several = kind is Kind.APPWRAPPER and has_roles(job)
         made = rays_of(job, kind) if kind in RAYS else appwrapper_of(job) if several else pytorchjob_of(job)
@@ -333,8 +333,8 @@ class KubernetesBackend(Backend):
         spec, plan, _ = await its.store.spec(stored.record)
         if size.max_nodes < plan.min_nodes and queue_of(role_of(spec, plan)):
             raise ResizeError(
-                f"nodes: '{size}' is not allowed for job {stored.record.name}; expected a maximum number of nodes of at least "
-                f"{plan.min_nodes}, because Kueue admitted {plan.min_nodes} nodes together"
+                f"nodes: '{size}' is not allowed for job {stored.record.name}; the maximum must be {plan.min_nodes} or more, "
+                f"because Kueue admitted {plan.min_nodes} nodes together"
             )
 
     async def status(self, name: str) -> JobStatus | None:

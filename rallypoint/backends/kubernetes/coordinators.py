@@ -49,8 +49,8 @@ class Coordinators:
         Raises `BackendError`.
         """
         data = await self._ask("GET", job, plan, pod, STATUS_PATH, sign=sign)
-        if amount := excess(data):
-            raise BackendError(f"pod {pod.name}: the response to {STATUS_PATH} is too large: it has {amount}")
+        if limit := excess(data):
+            raise BackendError(f"pod {pod.name}: the response to {STATUS_PATH} has more than {limit}, the largest allowed size")
         try:
             # In a thread where it is long: the event loop may have other jobs and other triggers.
             return codec.loads(JobStatus, data) if len(data) < _LONG else await asyncio.to_thread(codec.loads, JobStatus, data)

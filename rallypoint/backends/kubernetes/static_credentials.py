@@ -22,7 +22,7 @@ __all__ = ["static_access"]
 _SERVER = ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name")
 
 _ALLOWED = (
-    "expected in_cluster, or a kube_config with a server and a token (the API server runs no plug-ins and reads no files)"
+    "set in_cluster instead, or a kube_config with a server and a token (the API server runs no plug-ins and reads no files)"
 )
 
 

@@ -118,7 +118,7 @@ def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:
     missing = [name for name in needs if importlib.util.find_spec(name) is None]
     if missing:
         raise SubmitError(
-            f"this Python cannot run nodes: {' and '.join(missing)} not found; "
+            f"this Python cannot run the nodes of a job (missing packages: {', '.join(missing)}); "
             "pip install 'airflow-provider-rallypoint[agent]', or submit from an environment that has it"
         )
 

@@ -64,7 +64,7 @@ def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | No
         finally:
             os.close(descriptor)
     if launched.returncode != 0:
-        raise BackendError(f"{log}: cannot start a supervisor process; the reason is at the end of this log file")
+        raise BackendError(f"cannot start a supervisor process; the reason is at the end of the log file {log}")
     return int(launched.stdout)
 
 

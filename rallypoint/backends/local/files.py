@@ -151,8 +151,8 @@ def _read(root: Path, path: Path) -> tuple[bytes, int]:
     """Return the content and the owner of a file."""
     with open_below(root, path) as file:
         content, user = file.read(LARGEST + 1), os.fstat(file.fileno()).st_uid
-    if amount := excess(content):
-        raise UnreadableError(f"{path}: the file is too large: it has {amount}")
+    if limit := excess(content):
+        raise UnreadableError(f"{path}: the file has more than {limit}, the largest allowed size")
     return content, user
 
 

@@ -96,7 +96,8 @@ class _Heart:
             self._task = asyncio.create_task(self._run(name))
         await self._begun.wait()
         if self._beat is None:  # it ended before its first beat, and says why
-            raise BackendError("cannot write the heartbeat file of this process") from self._task.exception()
+            error = self._task.exception()
+            raise BackendError(f"cannot write the heartbeat file of this process in {self._folder}: {error}") from error
         beat = self._beat
         return Holder(id=beat.id, name=name, host=beat.host, pid=beat.pid, heartbeat=str(self._path(beat)))
 

@@ -206,7 +206,7 @@ class NodeFolder:
             raise ActionError(f"{self.path}: {error}", fatal=error.errno in FATAL) from error
         except subprocess.TimeoutExpired as error:
             raise ActionError(
-                f"{self.path}: the parent process of the node did not start within {_START_TIMEOUT:g} s"
+                f"{self.path}: the parent process (shim) of this node did not start within {_START_TIMEOUT:g} s"
             ) from error
         # Who only brings the shim on its way carries the mark, too, and may be swept away with a node that ends at once.
         if started.returncode != 0 and self.shim() is None:

@@ -139,7 +139,9 @@ def _settle(spec: _Spec) -> None:
     os.close(log)
     os.close(null)
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), "the shim cannot adopt orphaned processes of its node (PR_SET_CHILD_SUBREAPER)")
+        raise OSError(
+            ctypes.get_errno(), "the kernel refused prctl(PR_SET_CHILD_SUBREAPER), so the shim cannot adopt the node's orphans"
+        )
     durable.reserve(f"{spec.folder}/{EXIT_FILE}", _EXIT_BYTES)
     pid = os.getpid()
     told = {

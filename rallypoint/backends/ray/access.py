@@ -70,7 +70,7 @@ def tls_context(access: Access) -> ssl.SSLContext | None:
     try:
         return ssl.create_default_context(cadata=access.ca_cert)
     except (ssl.SSLError, ValueError) as error:
-        raise BackendError("ca_cert: the value is not allowed; expected certificates of an authority in PEM") from error
+        raise BackendError("ca_cert: the value is not allowed; expected CA certificates in PEM format") from error
 
 
 def read_runtime_env(text: str) -> dict[str, Any]:
@@ -82,5 +82,5 @@ def read_runtime_env(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise BackendError(f"runtime_env: {text!r:.200} is not allowed; expected a JSON object, such as {{'working_dir': '.'}}")
+        raise BackendError(f'runtime_env: {text!r:.200} is not allowed; expected a JSON object, such as {{"working_dir": "."}}')
     return found

@@ -94,7 +94,7 @@ def action_from(data: Any) -> Action:
     """Return the action of such JSON; raises `BackendError`."""
     kind = _ACTIONS.get(str(data.get("kind"))) if isinstance(data, dict) else None
     if kind is None:
-        raise BackendError(f"action: {data!r:.200} is not allowed; expected one of {', '.join(_ACTIONS)}")
+        raise BackendError(f"request to the ledger: action {data!r:.200} is not allowed; expected one of {', '.join(_ACTIONS)}")
     found: Action = codec.from_json(kind, data.get("fields"))
     return found
 
@@ -112,10 +112,8 @@ def stored_from(data: Any) -> Stored | None:
     if data is None:
         return None
     text = json.dumps(data["record"])
-    if amount := excess(text.encode()):
-        raise BackendError(
-            f"cannot read the job record in the response of the ledger: the record is too large: it has {amount}"
-        )
+    if limit := excess(text.encode()):
+        raise BackendError(f"the job record in the response of the ledger has more than {limit}, the largest allowed size")
     record = JobRecord.from_json(text)
     return Stored(record=record, plan=codec.from_json(Plan, data["plan"]), version=str(data["version"]))
 

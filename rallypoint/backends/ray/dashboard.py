@@ -318,14 +318,14 @@ async def read_answer(answer: aiohttp.ClientResponse, limit: int) -> bytes:
     """Return the body of an answer; raises `LimitError` where it is longer than `limit` bytes, or compressed."""
     encoding = answer.headers.get("Content-Encoding", "identity")
     if encoding.lower() != "identity":
-        raise LimitError(f"the response is compressed ({encoding[:40]!r}); expected a response without Content-Encoding")
+        raise LimitError(f"the HTTP response is compressed ({encoding[:40]!r}); expected a response without Content-Encoding")
     return await read_body(answer, limit)
 
 
 def parse_answer(content: bytes) -> Any:
     """Return the JSON value of an answer; raises `LimitError` and `ValueError`."""
     if sum(map(content.count, (b",", b"[", b"{"))) > _VALUES:
-        raise LimitError(f"the response has more than {_VALUES} JSON values")
+        raise LimitError(f"the HTTP response has more than {_VALUES} JSON values")
     return sanitize.parse(content)
 
 

@@ -103,8 +103,9 @@ class ReplicaShelf:
         needed = self.size + more + second
         if needed > self._limit:
             raise ReplicaError(
-                f"snapshot of rank {part.rank} rejected: with two snapshots of {part.size:,} bytes for this rank, this node "
-                f"would store {needed:,} bytes for other nodes, more than recovery.replica_limit ({self._limit:,} bytes)"
+                f"snapshot of rank {part.rank} rejected: a node stores the last two snapshots of a rank; with two snapshots "
+                f"of {part.size:,} bytes, this node would store {needed:,} bytes for other nodes, more than "
+                f"recovery.replica_limit ({self._limit:,} bytes)"
             )
         free = free_memory(self._folder)
         if free < more:

@@ -117,8 +117,8 @@ class BaseWorkloadDesc(_Desc):
             raise ValueError(f"total: {self.total} is not allowed; expected a number divisible by per_group {self.per_group}")
         if self.rank_based_gpu_selection and (self.per_group == 1 or self.resource.accelerator > 1):
             raise ValueError(
-                "rank_based_gpu_selection: True is not allowed; it requires that per_group is above 1 and that each instance "
-                "has at most 1 accelerator"
+                "rank_based_gpu_selection: True is allowed only if per_group is above 1 and each instance has at most 1 "
+                "accelerator"
             )
         return self
 

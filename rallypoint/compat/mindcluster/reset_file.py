@@ -69,9 +69,9 @@ def read_reset(text: str) -> ResetFile:
     try:
         said = sanitize.parse(text)
     except ValueError as error:
-        raise WireError("content", text[:80], "a JSON object") from error
+        raise WireError("reset file", text[:80], "a JSON object") from error
     if not isinstance(said, dict):
-        raise WireError("content", said, "a JSON object")
+        raise WireError("reset file", said, "a JSON object")
     ranks = said.get("RankList") or []  # Go writes an empty list as null
     if not isinstance(ranks, list):
         raise WireError("RankList", ranks, "a list of objects, one for each device")

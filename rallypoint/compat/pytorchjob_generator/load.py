@@ -79,7 +79,8 @@ def _names(settings: Settings) -> Iterator[Problem]:
             yield _not(f"initContainers[{index}].name", container.name, "a name that differs from the job's container")
     paths = [mount["mountPath"] for mount in mounts(settings)]
     for path in dict.fromkeys(path for path in paths if paths.count(path) > 1):
-        yield Problem(path="volumes", text=f"{show(path)} is mounted {paths.count(path)} times; expected one volume per path")
+        count = paths.count(path)
+        yield Problem(path="volumes", text=f"{show(path)} is the mount path of {count} volumes; expected one volume per path")
 
 
 def _once(key: str, field: str, words: Iterable[str]) -> Iterator[Problem]:

@@ -21,7 +21,7 @@ __all__ = ["JobBuilder", "RoleBuilder", "TrainBuilder"]
 
 B = TypeVar("B", bound="JobBuilder")
 
-_VARIABLES = "a dict of variables"
+_VARIABLES = "a dict of environment variables"
 
 
 class JobBuilder:

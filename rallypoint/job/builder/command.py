@@ -56,7 +56,7 @@ _STREAMS = {"0": "none", "1": "stdout", "2": "stderr", "3": "both"}
 _LAUNCHERS = ("torchrun", "dlrover-run")
 _MODULES = ("torch.distributed.run", "torch.distributed.launch")
 _NUMBER = re.compile(r"-\d+|-\d*\.\d+")
-_LAUNCHER_ALLOWED = "torchrun, dlrover-run, rallypoint-agent run or python -m torch.distributed.run, and a script"
+_LAUNCHER_ALLOWED = "torchrun, dlrover-run, rallypoint-agent run or python -m torch.distributed.run, followed by a script"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,5 +250,5 @@ def _workers(value: str) -> Mapping[Field, Any]:
 
 def _stream(value: str) -> str:
     if value not in _STREAMS:
-        raise RefusedError("0, 1, 2 or 3, which applies to all ranks; a job has no such setting for a single rank")
+        raise RefusedError("0, 1, 2 or 3 for all ranks; a job cannot set this for a single rank")
     return _STREAMS[value]

@@ -103,7 +103,7 @@ def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Loca
     if known.token and place.address and place.address != known.address:
         raise PlaceError(
             f"connection {place.conn_id!r}: address: {known.address!r} is not allowed for this job, which is on the cluster "
-            f"{place.address!r}; use another connection for another cluster"
+            f"{place.address!r}; use a connection with the address of the job's cluster"
         )
     return Located(
         site=site,

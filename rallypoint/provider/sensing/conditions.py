@@ -138,7 +138,9 @@ class ProgressCondition(Condition):
 
     def __post_init__(self) -> None:
         if sum(map(bool, (self.min_step, self.metric, self.no_progress_for))) != 1:
-            raise OptionError("min_step", self.min_step, "exactly one of min_step, metric and no_progress_for")
+            raise OptionError(
+                "min_step", self.min_step, "a value for exactly one of the arguments min_step, metric and no_progress_for"
+            )
         if self.min_step:
             at_least_one("min_step", self.min_step)
         if self.no_progress_for:

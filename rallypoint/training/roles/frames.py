@@ -197,8 +197,9 @@ class FrameReader:
         kind, count, size, signature = _PREFIX.unpack(self._part)
         if kind not in tuple(Kind) or count > _BUFFERS or not 0 < size <= HEAD_LIMIT:
             raise ProtocolError(
-                f"received an invalid message in a call between roles: its prefix names message kind {kind}, {count} data "
-                f"buffers and {size} bytes of JSON"
+                f"received an invalid message in a call between roles: message kind {kind} with {count} data buffers and "
+                f"{size} bytes of JSON is not allowed; expected kind {min(Kind)} to {max(Kind)} with at most {_BUFFERS} data "
+                f"buffers and 1 to {HEAD_LIMIT} bytes of JSON"
             )
         self._prefix = kind, count, size, signature
         self._expect(8 * count + size)
@@ -237,7 +238,7 @@ def _memory(size: int) -> bytearray | mmap.mmap:
 
 def _server_nonce(told: bytes) -> bytes:
     if told[: len(_MAGIC)] != _MAGIC:
-        raise ProtocolError("the process at this address does not support this version of calls between roles")
+        raise ProtocolError("the called process does not support this version of calls between roles")
     return told[len(_MAGIC) :]
 
 

@@ -63,7 +63,7 @@ def check(before: dict) -> None:  # type: ignore[type-arg]
                 raise PermissionError(
                     errno.EPERM,
                     f"the process group has a connection to {there[0]} port {there[1]}, but the other end of this connection "
-                    f"belongs to {who}; expected a process of user {ours}, as which all workers of the job run",
+                    f"belongs to {who}; expected a process of user {ours}, because all workers of the job run as this user",
                 )
 
 

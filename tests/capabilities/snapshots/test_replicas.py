@@ -168,9 +168,7 @@ def test_beyond_the_limit_it_is_refused_with_the_numbers(tmp_path: Path, target:
         send(one, head_of(one, 1, 2, 3), target, SECRET)
     assert shelf.size == 4 * SIZE
     third = leave(tmp_path / "here", 4, rank=3)
-    with pytest.raises(
-        ReplicaError, match=f"two snapshots of {SIZE:,} bytes for this rank, this node would store {6 * SIZE:,} bytes"
-    ):
+    with pytest.raises(ReplicaError, match=f"two snapshots of {SIZE:,} bytes, this node would store {6 * SIZE:,} bytes"):
         send(third, head_of(third, 1, 2, 3), target, SECRET)
 
     assert (kept(tmp_path, 1), kept(tmp_path, 2), kept(tmp_path, 3)) == ([4, 2], [4, 2], [])

@@ -94,7 +94,11 @@ def test_a_description_has_the_aliases_of_dlrover():
         pytest.param({"total": 5, "per_group": 3}, "a number divisible by per_group 3", id="sizes"),
         pytest.param({"total": -1}, "total", id="negative"),
         pytest.param({"totl": 1}, "totl", id="unknown"),
-        pytest.param({"rank_based_gpu_selection": True}, "rank_based_gpu_selection: True is not allowed", id="one in a group"),
+        pytest.param(
+            {"rank_based_gpu_selection": True},
+            "rank_based_gpu_selection: True is allowed only if per_group",
+            id="one in a group",
+        ),
     ],
 )
 def test_a_wrong_description_is_a_validation_error(fields, told):

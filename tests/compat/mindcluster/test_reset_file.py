@@ -71,13 +71,13 @@ def test_which_policies_are_graceful_fault_tolerances(policy: str | None, foreig
     [
         pytest.param(
             "",
-            "content: '' is not allowed; expected a JSON object",
+            "reset file: '' is not allowed; expected a JSON object",
             id="empty",
         ),
         pytest.param('{"RankList": [', "expected a JSON object", id="half written"),
         pytest.param(
             "[]",
-            "content: [] is not allowed; expected a JSON object",
+            "reset file: [] is not allowed; expected a JSON object",
             id="no object",
         ),
         pytest.param(

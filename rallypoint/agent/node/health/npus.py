@@ -56,7 +56,7 @@ class Npus(Driver):
             ctypes.byref(card), ctypes.byref(device), ctypes.c_uint(number)
         )
         if code != 0:
-            raise OSError(f"NPU {number}: the Ascend library DCMI returned code {code}")
+            raise OSError(f"cannot find the card of NPU {number}: the Ascend library DCMI returned code {code}")
         return card.value, device.value
 
 

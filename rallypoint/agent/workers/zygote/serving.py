@@ -139,7 +139,9 @@ def _fork_twice() -> int:
     os.close(read)
     os.waitpid(between, 0)
     if not told:
-        raise OSError(11, "cannot start a worker: the limit on processes is reached")
+        raise OSError(
+            11, "cannot start a worker: the limit on processes is reached; raise it (ulimit -u, or the PID limit of the pod)"
+        )
     return int(told)
 
 

@@ -77,8 +77,8 @@ class Lives:
             return cls._read(json.loads(text))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(
-                f"key {LIVES_KEY} of the ConfigMap: the value is invalid ({error!r}); expected the incarnations of all role "
-                "instances, which the supervisor stores there; restore the previous value of this key"
+                f"the value of {LIVES_KEY} in the ConfigMap of the role instances is invalid ({error!r}); expected the "
+                "incarnations of all role instances, as the supervisor stores them; restore the previous value"
             ) from error
 
     @classmethod

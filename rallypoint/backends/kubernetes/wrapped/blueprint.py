@@ -122,7 +122,8 @@ def _pods(manifest: Mapping[str, Any]) -> tuple[PodSet, ...]:
     except PodSetError as error:
         raise SubmitError(str(error)) from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise SubmitError(f"{manifest.get('kind')}: the manifest does not match the schema of this kind ({error!r})") from error
+        kind = manifest.get("kind")
+        raise SubmitError(f"manifest of kind {kind}: does not match the schema of this kind ({error!r})") from error
     if not sum(pods.replicas for pods in sets):
         raise SubmitError(
             "spec: the manifest contains no pod template; expected at least one. In an AppWrapper, a component whose kind "

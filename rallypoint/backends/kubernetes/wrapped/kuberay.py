@@ -70,8 +70,8 @@ def rays_of(job: ElasticJob, kind: Kind) -> dict[str, Any]:
     document = json.dumps(inner.job.to_document(), separators=(",", ":")).replace("$(", "$$(")
     if len(document) > _LARGEST:
         raise SubmitError(
-            f"kind: with {kind.value}, the job document may have at most {_LARGEST} bytes, because an environment variable of "
-            f"the Ray cluster contains it; this document has {len(document)} bytes"
+            f"the job document has {len(document)} bytes; with kind {kind.value}, at most {_LARGEST} bytes are allowed, "
+            "because an environment variable of the Ray cluster contains the document"
         )
     (plan,) = compile_plan(job)
     role = role_of(job, plan)

@@ -79,16 +79,16 @@ def wrapped_in(manifest: Mapping[str, Any], kind: Kind) -> dict[str, Any]:
     if kind_of(manifest) is kind:
         return dict(manifest)
     if kind in RAYS:
-        raise SubmitError(
-            f"kind: {kind.value} is not allowed for a manifest of kind {manifest['kind']}; it is allowed only for a job file"
-        )
+        raise SubmitError(f"kind {kind.value} is allowed only for a job file, not for a manifest of kind {manifest['kind']}")
     if kind is Kind.APPWRAPPER:
         return _around(manifest)
     components = (manifest.get("spec") or {}).get("components") or ()
     templates = [component.get("template") or {} for component in components]
     if len(templates) != 1 or _known(templates[0]) is not Kind.PYTORCHJOB:
         kinds = ", ".join(str(template.get("kind")) for template in templates) or "nothing"
-        raise SubmitError(f"kind: pytorchjob needs an AppWrapper with exactly one PyTorchJob; this AppWrapper holds {kinds}")
+        raise SubmitError(
+            f"kind pytorchjob requires an AppWrapper with exactly one PyTorchJob; this AppWrapper contains {kinds}"
+        )
     inner = copy.deepcopy(templates[0])
     outer = manifest["metadata"]
     # Policies and the queue are told on the wrapper; without it they are the job's own.

@@ -51,8 +51,8 @@ def _of_component(component: Mapping[str, Any], where: str) -> Iterator[PodSet]:
     templates = [_at(component, path, where) for path, _ in declared or implied]
     if declared and implied and sorted(declared) != sorted(implied):
         raise PodSetError(
-            f"{where}podSets: the replicas and paths ({_words(declared)}) are not allowed; expected those of the component's "
-            f"pod templates ({_words(implied)})"
+            f"{where}podSets: declares {_words(declared)}, but the pod templates of the component give {_words(implied)}; "
+            "expected the same replicas and paths"
         )
     for (path, replicas), template in zip(declared or implied, templates, strict=True):
         yield PodSet(path=f"{where}{path}", template=template, replicas=int(replicas))

@@ -205,7 +205,9 @@ class Wrapped:
             found = await wrappers.get(plan.name, now=True)
             if found is not None and found.job_uid != record.uid:
                 kind = WRAPPING[plan.kind].kind
-                raise ActionError(f"{kind} {plan.name} already exists and does not belong to this job", fatal=True) from error
+                raise ActionError(
+                    f"{kind} {plan.name} already exists and does not belong to this job; delete the existing object", fatal=True
+                ) from error
 
     async def _change(self, record: JobRecord, plan: Plan, action: RemoveComponents | SuspendComponents) -> None:
         wrappers = self._wrappers(plan)

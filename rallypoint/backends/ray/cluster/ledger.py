@@ -439,5 +439,8 @@ def _require_own(key: Path) -> None:
         own = os.fstat(probe.fileno()).st_uid
     if found.st_uid != own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        problem = f"the key file of the ledger has mode {mode} and owner uid {found.st_uid}"
-        raise PermissionError(errno.EACCES, f"{problem}; expected mode 0600 and owner uid {own}", str(key))
+        raise PermissionError(
+            errno.EACCES,
+            f"the key file of the ledger has mode {mode} and owner uid {found.st_uid}; expected mode 0600 and owner uid {own}",
+            str(key),
+        )

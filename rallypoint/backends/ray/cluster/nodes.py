@@ -357,7 +357,9 @@ def placement_of(folder: JobFolder) -> Placement:
     path = folder.path / FILE
     found = read_optional(Placement, path)
     if found is None:
-        raise ActionError(f"{path}: the file with the placement of the job is missing", fatal=True)
+        raise ActionError(
+            f"{path}: file not found; without the placement in this file, the nodes of the job cannot start", fatal=True
+        )
     return found
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from rallypoint.job.compile import compile_plan
 from rallypoint.job.model import ElasticJob
-from rallypoint.job.placement import counts
+from rallypoint.job.placement import counts, place_names
 from rallypoint.job.role import SIMPLE, InstanceResources, Role
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Entry, OrphanPolicy, Plan
@@ -33,7 +33,8 @@ def has_roles(job: ElasticJob) -> bool:
 def compile_roles(job: ElasticJob, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Plan:
     """Return the plan of a job with roles; `orphan_policy` is as in `compile_plan`."""
     plans = compile_plan(job, orphan_policy=orphan_policy)
-    places = {name: group.name or f"group-{index}" for index, group in enumerate(job.groups) for name in group.roles}
+    named = place_names([group.name for group in job.groups], [role.name for role in job.roles])
+    places = {name: place for place, group in zip(named, job.groups, strict=True) for name in group.roles}
     roles = tuple(_role(role, plan, places.get(role.name, "")) for role, plan in zip(job.roles, plans, strict=True))
     nodes = sum(role.groups for role in roles)
     return replaced(

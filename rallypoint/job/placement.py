@@ -7,7 +7,7 @@ rules about it are skipped.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ from rallypoint.job.errors import Problem, dotted, show
 from rallypoint.job.quantity import quantity
 from rallypoint.job.role import SIMPLE, Role
 
-__all__ = ["Capacity", "Members", "counts", "fit", "group_problems", "members", "solved"]
+__all__ = ["Capacity", "Members", "counts", "fit", "group_problems", "members", "place_names", "solved"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +116,18 @@ def members(role: Role) -> Members:
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------------
+
+
+def place_names(groups: Sequence[str], roles: Iterable[str]) -> tuple[str, ...]:
+    """Return a name for each group, by its name in the document ("" for none), which no role and no other group has."""
+    taken, found = set(roles), []
+    for index, given in enumerate(groups):
+        name = given or f"group-{index}"
+        while name in taken:
+            name = f"{name}-g"
+        taken.add(name)
+        found.append(name)
+    return tuple(found)
 
 
 def group_problems(groups: Sequence[Sequence[str]], roles: Mapping[str, Members | None]) -> Iterator[Problem]:

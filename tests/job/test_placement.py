@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rallypoint.job import JobError, load_job
 from rallypoint.job.document import read_json, read_yaml
-from rallypoint.job.placement import Capacity, Members, fit
+from rallypoint.job.placement import Capacity, Members, fit, place_names
 from tests.job.builder.test_builder import problems
 
 
@@ -167,6 +167,20 @@ def test_fields_and_agreement_are_told_together():
     found = problems(lambda: load_job({"name": "x", "roles": roles, "groups": [{"roles": ["a", "b"]}, {"roles": ["b", "c"]}]}))
 
     assert list(found) == ["roles.c.per_group", "groups[0].roles", "groups[1].roles"]
+
+
+@pytest.mark.parametrize(
+    ("groups", "names"),
+    [
+        (["", "pair"], ("group-0", "pair")),
+        (["pair", "pair", "pair"], ("pair", "pair-g", "pair-g-g")),
+        (["actor", "actor-g"], ("actor-g", "actor-g-g")),
+        (["", "group-0"], ("group-0", "group-0-g")),
+    ],
+)
+def test_no_group_has_the_name_of_another_group_or_of_a_role(groups, names):
+    """Their instances were placed together."""
+    assert place_names(groups, ["actor", "rollout"]) == names
 
 
 def test_a_group_never_spans_nodes():

@@ -96,6 +96,16 @@ def test_collocated_roles_share_a_pod_and_its_devices():
     assert rollout["resources"]["limits"] == rollout["resources"]["requests"]
 
 
+def test_groups_with_one_name_have_pods_of_their_own():
+    """The pods of the first group were not created."""
+    names = ("a", "b", "c", "d")
+    together = [{"name": "pair", "roles": ["a", "b"]}, {"name": "pair", "roles": ["c", "d"]}]
+    blueprint = drawn({name: role(ROLLOUT, total=1, driver=True) for name in names}, groups=together)
+
+    found = [[one["name"] for one in pod["spec"]["containers"]] for pod in pods(blueprint)]
+    assert found == [["a-0", "b-0"], ["c-0", "d-0"]]
+
+
 def test_an_elastic_role_shares_machines_and_devices_with_its_group():
     """Node I and the pod of group I run on one machine and have one claim; worker K has the device of instance K."""
     trainer = role(TRAINER, nodes=2, nproc_per_node=2, instance_resources={"gpus": "1/2"})

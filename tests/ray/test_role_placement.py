@@ -51,6 +51,19 @@ def test_the_smallest_world_of_all_roles_is_one_group():
     ]
 
 
+def test_groups_with_one_name_have_bundles_of_their_own():
+    """Also a role that is in no group and has that name."""
+    half = {**JUDGE, "instance_resources": {"cpu": "1", "gpus": "0.5"}}
+    names = ("a", "b", "c", "d", "pair")
+    groups = [{"name": "pair", "roles": ["a", "b"]}, {"name": "pair", "roles": ["c", "d"]}]
+
+    placement = placed(dict.fromkeys(names, half), groups=groups)
+
+    both = {"CPU": 2.0, "GPU": 1.0}
+    assert sorted(asks(placement), key=lambda ask: ask["CPU"]) == [{"CPU": 1.0, "GPU": 0.5}, both, both]
+    assert set(placement.hosts) == {"pair", "pair-g", "pair-g-g"}
+
+
 def test_an_elastic_role_has_its_bundles_in_the_group_of_the_job():
     """As a job of its own, from the first bundle of the role on."""
     blueprint = drawn({"judge": JUDGE, "trainer": {**TRAINER, "host_ignore_list": ["a1"]}})

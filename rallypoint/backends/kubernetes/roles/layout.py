@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from rallypoint.job import ElasticJob, Role
-from rallypoint.job.placement import counts
+from rallypoint.job.placement import counts, place_names
 from rallypoint.job.role import SIMPLE
 
 __all__ = ["Group", "Instance", "Shared", "elastic_roles", "groups", "places", "shared_places", "simple_roles"]
@@ -92,18 +92,17 @@ def places(job: ElasticJob) -> dict[str, tuple[Role, ...]]:
     simple = {role.name: role for role in simple_roles(job)}
     taken = {name for group in job.groups for name in group.roles}
     found: dict[str, tuple[Role, ...]] = {name: (role,) for name, role in simple.items() if name not in taken}
-    for index, group in enumerate(job.groups):
+    for place, group in zip(_place_names(job), job.groups, strict=True):
         members = tuple(simple[name] for name in group.roles if name in simple)
         if members:
-            found[_free(group.name or f"group-{index}", simple)] = members
+            found[place] = members
     return found
 
 
 def shared_places(job: ElasticJob) -> Iterator[Shared]:
     """Yield the groups of roles with an elastic role."""
-    simple = {role.name for role in simple_roles(job)}
-    for index, _ in enumerate(job.groups):
-        place, roles = _free(job.groups[index].name or f"group-{index}", simple), _grouped(job, index)
+    for index, place in enumerate(_place_names(job)):
+        roles = _grouped(job, index)
         elastic = [role for role in roles if role.launch != SIMPLE]
         if not elastic:
             continue
@@ -129,12 +128,8 @@ def _beside(job: ElasticJob, role: str) -> tuple[Role, ...]:
     return roles if any(one.launch != SIMPLE for one in roles) else ()
 
 
-def _free(name: str, taken: Iterable[str]) -> str:
-    """Return a name for a group of roles that no role has."""
-    known = set(taken)
-    while name in known:
-        name = f"{name}-g"
-    return name
+def _place_names(job: ElasticJob) -> tuple[str, ...]:
+    return place_names([group.name for group in job.groups], [role.name for role in job.roles])
 
 
 def groups(job: ElasticJob) -> Iterator[Group]:

@@ -123,5 +123,5 @@ def _free_port() -> int:
 
 def can_lower_niceness() -> bool:
     """Return whether processes of this user may lower their niceness."""
-    script = "import os; own = os.getpriority(os.PRIO_PROCESS, 0); os.nice(1); os.setpriority(os.PRIO_PROCESS, 0, own)"
+    script = "import os; os.setpriority(os.PRIO_PROCESS, 0, os.getpriority(os.PRIO_PROCESS, 0) - 1)"
     return subprocess.run((sys.executable, "-c", script), capture_output=True, check=False).returncode == 0

@@ -10,9 +10,24 @@ import pytest
 
 from tests.ray.clusters import can_lower_niceness
 
+#: Largest niceness of these tests from which a process can be raised by 3.
+LARGEST = 16
+
+pytestmark = pytest.mark.skipif(
+    os.getpriority(os.PRIO_PROCESS, 0) > LARGEST and not can_lower_niceness(),
+    reason="the tests run at a niceness that cannot be raised by 3, and this user may not lower it",
+)
+
 #: Has one more thread, raises its niceness as a Ray worker does, and prints that of each thread once it has matched its
-#: parent's. With the word `unprivileged` it gives up the right to lower its niceness before.
-SCRIPT = """\
+#: parent's. With the word `unprivileged` it gives up the right to lower its niceness before. Its parent has a niceness of at
+#: most LARGEST, whatever that of the tests is.
+SCRIPT = f"""\
+import os
+os.setpriority(os.PRIO_PROCESS, 0, min(os.getpriority(os.PRIO_PROCESS, 0), {LARGEST}))
+child = os.fork()
+if child:
+    os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+
 import ctypes, os, sys, threading
 from rallypoint.backends.ray.cluster.priority import SETTING, match_priority
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from rallypoint.backends.role_logs import role_output
 from rallypoint.supervision.resizing import sized
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.role_plans import RolePlan, role_plans
@@ -17,9 +17,6 @@ if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, LogLine, Stored
 
 __all__ = ["RoleError", "Wanted", "role_lines", "wanted"]
-
-#: Seconds between two checks whether the job of an elastic role has started.
-_LOOK = 0.2
 
 
 class RoleError(RallypointError):
@@ -45,34 +42,10 @@ async def role_lines(backend: Backend, stored: Stored, what: Wanted) -> AsyncIte
     """Yield each line with its prefix (`[rollout 1] `): role by role; with `follow`, in the order of writing."""
     roles = _chosen(stored, what)
     several = await _has_several_ranks(backend, stored, roles[0], what) if what.role else True
-    if not what.follow:
-        for role in roles:
-            async for line in _lines(backend, stored, role, what):
-                yield _label(role, line, what, several=several), line
-        return
-    lines: asyncio.Queue[tuple[str, LogLine] | None] = asyncio.Queue(maxsize=1000)
-
-    async def read(role: RolePlan) -> None:
-        try:
-            async for line in _lines(backend, stored, role, what):
-                await lines.put((_label(role, line, what, several=several), line))
-        finally:
-            await lines.put(None)
-
-    tasks = [asyncio.create_task(read(role)) for role in roles]
-    try:
-        left = len(tasks)
-        while left:
-            found = await lines.get()
-            if found is None:
-                left -= 1
-            else:
-                yield found
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    lines = role_output(backend, stored, roles, rank=what.rank, tail=what.tail, follow=what.follow)
+    async with contextlib.aclosing(lines) as following:  # type: ignore[type-var]
+        async for role, line in following:
+            yield _label(role, line, what, several=several), line
 
 
 def _chosen(stored: Stored, what: Wanted) -> tuple[RolePlan, ...]:
@@ -106,37 +79,3 @@ def _label(role: RolePlan, line: LogLine, what: Wanted, *, several: bool) -> str
     if not what.role:
         return f"[{role.name} {line.rank}] "
     return f"[{line.rank}] " if several else ""
-
-
-async def _lines(backend: Backend, stored: Stored, role: RolePlan, what: Wanted) -> AsyncIterator[LogLine]:
-    units, record, cursor = backend.units(stored.plan.name), stored.record, ""
-    own = f"{stored.plan.name}-{role.name}"
-    if role.elastic and not await _begun(backend, units.jobs, stored, own, what):
-        return
-    if what.tail is not None:
-        if role.elastic:
-            tail = await units.jobs.tail(own, lines=what.tail, rank=what.rank)
-        else:
-            tail = await units.tail(record, role, lines=what.tail, rank=what.rank)
-        cursor = tail.cursor
-        for line in tail.lines:
-            yield line
-        if not what.follow:
-            return
-    if role.elastic:
-        lines = units.jobs.logs(own, rank=what.rank, cursor=cursor, follow=what.follow)
-    else:
-        lines = units.logs(record, role, rank=what.rank, cursor=cursor, follow=what.follow)
-    async with contextlib.aclosing(lines) as following:  # type: ignore[type-var]
-        async for line in following:
-            yield line
-
-
-async def _begun(backend: Backend, jobs: Backend, stored: Stored, name: str, what: Wanted) -> bool:
-    """Return whether the job of an elastic role exists; with `follow`, wait until it exists or the whole job has ended."""
-    while await jobs.load(name) is None:
-        current = await backend.load(stored.plan.name)
-        if not what.follow or current is None or current.record.released:
-            return False
-        await asyncio.sleep(_LOOK)
-    return True

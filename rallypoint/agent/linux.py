@@ -11,7 +11,7 @@ from pathlib import Path
 
 from rallypoint.agent.descriptors import as_started
 
-__all__ = ["become_subreaper", "children", "collapse", "die_with_parent", "give_back"]
+__all__ = ["become_subreaper", "children", "collapse", "die_with_parent", "give_back", "release_memory"]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -49,7 +49,18 @@ def _load_madvise() -> Callable[[int, int, int], int] | None:
     return function
 
 
+def _load_malloc_trim() -> Callable[[int], int] | None:
+    # A C library other than glibc has no such function.
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform.startswith("linux") else None
+    if trim is None:
+        return None
+    trim.argtypes, trim.restype = [ctypes.c_size_t], ctypes.c_int
+    function: Callable[[int], int] = trim
+    return function
+
+
 _fallocate = _load_fallocate()
+_malloc_trim = _load_malloc_trim()
 _madvise = _load_madvise()
 
 # Looked up before any fork: between fork and exec nothing may be imported or allocated that another thread could hold locked.
@@ -105,3 +116,9 @@ def collapse(address: int, length: int) -> bool:
     Return whether that worked: a kernel before 6.1 does not know of it, and not every memory can be.
     """
     return _madvise is not None and _madvise(address, length, _MADV_COLLAPSE) == 0
+
+
+def release_memory() -> None:
+    """Return freed memory of this process to the system, where the C library can: it keeps memory between pieces in use."""
+    if _malloc_trim is not None:
+        _malloc_trim(0)

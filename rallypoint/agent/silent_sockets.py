@@ -65,15 +65,23 @@ class SweepLimits:
         return max(self.strangers // 2, 1)
 
 
-def to_end(seen: Sequence[Accepted], known: Collection[tuple[str, int]], limits: SweepLimits) -> list[Accepted]:
+def to_end(
+    seen: Sequence[Accepted],
+    known: Collection[tuple[str, int]],
+    limits: SweepLimits,
+    rejected: Collection[tuple[str, int]] = (),
+) -> list[Accepted]:
     """Return the connections to close; `known` are the remote addresses of authenticated connections.
 
-    These are connections that have sent no data for `patience` seconds; then, from half of `most` on, unauthenticated
-    connections above the limits: first those without data, of these the longest silent.
+    These are the `rejected` connections, and connections that have sent no data for `patience` seconds; then, from half of
+    `most` on, unauthenticated connections above the limits: first those without data, of these the longest silent.
     """
     strangers = [one for one in seen if (one.host, one.port) not in known and not (limits.senders_stay and one.received)]
-    ended = [one for one in strangers if not one.received and one.silent >= limits.patience]
-    left = [one for one in strangers if one.received or one.silent < limits.patience]
+    ended: list[Accepted] = []
+    left: list[Accepted] = []
+    for one in strangers:
+        silent = not one.received and one.silent >= limits.patience
+        (ended if silent or (one.host, one.port) in rejected else left).append(one)
     if len(seen) - len(ended) <= limits.most // 2:
         return ended
     peers, count = Counter(one.host for one in left), len(left)
@@ -115,9 +123,11 @@ def accepted(port: int) -> list[Accepted]:
     return found
 
 
-def sweep(port: int, known: Collection[tuple[str, int]], limits: SweepLimits) -> int:
+def sweep(
+    port: int, known: Collection[tuple[str, int]], limits: SweepLimits, rejected: Collection[tuple[str, int]] = ()
+) -> int:
     """Close the connections at a port that `to_end` selects; return their number."""
-    ended = to_end(accepted(port), known, limits)
+    ended = to_end(accepted(port), known, limits, rejected)
     for one in ended:
         with contextlib.suppress(OSError, ValueError), _duplicate(one.fd) as sock:
             still = _seen(sock, port, one.fd)

@@ -30,6 +30,13 @@ def test_who_says_nothing_has_a_deadline() -> None:
     assert ports(to_end(seen, {(HERE, 4)}, LIMITS)) == [1]
 
 
+def test_a_rejected_connection_is_ended() -> None:
+    """Whatever it has sent, except by an address that is known."""
+    seen = [one(1, received=5), one(2, received=5), one(3, received=5)]
+
+    assert ports(to_end(seen, {(HERE, 3)}, LIMITS, {(HERE, 2), (HERE, 3), (HERE, 9)})) == [2]
+
+
 def test_the_most_silent_strangers_make_room() -> None:
     """From half of the connections on; those that have said something go last."""
     known = [one(port, received=9) for port in range(100, 110)]

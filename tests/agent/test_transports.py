@@ -16,6 +16,7 @@ from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.agent.transport import choosing
 from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
+from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY
 from rallypoint.agent.transport.service import BODY_LIMIT
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, Assignment, Continue, Reply, Stop
@@ -284,6 +285,19 @@ async def test_closing_does_not_wait_for_ever() -> None:
         with pytest.raises(UnreachableError):
             await asked
     assert deaf.gone == ["agent-0"]
+
+
+async def test_a_connection_with_another_token_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    """Its client is told why; the connection of an agent of the job stays."""
+    grpc = pytest.importorskip("grpc")
+    async with listening(GRPC) as (_, endpoint), exchanging(GRPC) as ours:
+        assert isinstance(await ours.exchange(endpoint, report(0, hold=0.0), timeout=60), Continue)
+        async with grpc.aio.insecure_channel(f"{endpoint.host}:{endpoint.grpc}") as other:
+            call = other.stream_stream(SESSION)(metadata=((TOKEN_KEY, "another"),))
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert await call.details() == "X-Rallypoint-Token: does not match the secret of this job"
+            await eventually_async(lambda: "closed 1 unauthenticated connections at its gRPC port" in caplog.text)
+        assert isinstance(await ours.exchange(endpoint, report(0, hold=0.0, sequence=2), timeout=60), Continue)
 
 
 # --- Which of them ---------------------------------------------------------------------------------------------------------

@@ -1,7 +1,9 @@
 """The coordinator's gRPC transport: one stream per agent. `grpc_words.py` defines the messages.
 
-grpcio accepts connections itself, with a connection limit and deadlines. If unauthenticated connections use so much of the
-limit that agents could be rejected, `silent_sockets.py` closes the longest silent ones.
+grpcio accepts connections itself, with a connection limit and deadlines. It keeps about 100 KiB for a connection with a stream,
+whether it has the token or not, so the limit depends on the number of agents. A connection without the token is closed soon
+after its first stream. If unauthenticated connections use so much of the limit that agents could be rejected,
+`silent_sockets.py` closes the longest silent ones.
 
 grpcio accepts streams one by one, with two thread switches each. For many agents several servers listen on the same port and
 accept streams in parallel: for 2,000 agents this takes a third of the time.
@@ -18,11 +20,12 @@ from urllib.parse import unquote
 
 from rallypoint.agent.descriptors import shares
 from rallypoint.agent.errors import ConfigError
+from rallypoint.agent.linux import release_memory
 from rallypoint.agent.silent_sockets import SweepLimits, descriptors_open, plain_address, sweep
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY, address, answer_to_bytes, grpcio, limits
 from rallypoint.agent.transport.service import CoordinatorService
-from rallypoint.agent.waiting import in_background
+from rallypoint.agent.waiting import in_background, set_within
 from rallypoint.wire import codec
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport
 
@@ -33,8 +36,15 @@ log = logging.getLogger("rallypoint.grpc")
 #: Seconds for pending replies when the server closes.
 _SHUTDOWN = 2.0
 
-#: Pending streams: all agents of a job may connect at once, and grpcio's default cancels streams above a thousand.
-_BACKLOG = 1 << 16
+#: Streams of a connection: an agent opens a new connection for a new stream. grpcio's server would accept any number, with
+#: several KiB for each, much faster than Python can reject them.
+_STREAMS = 1
+
+#: Bytes of the headers of a stream: an agent sends the token and the name of its library.
+_METADATA = 4096
+
+#: Connections beyond two for each agent, one of which the agent may be replacing.
+_SPARE = 1024
 
 #: Seconds for which a stream may be pending: grpcio's default of 30 cancels streams on an overloaded machine, and their agents
 #: would connect again.
@@ -49,7 +59,7 @@ _NAMES = "x509_subject_alternative_name"
 #: Seconds for the handshake of a connection, and for which it may have no stream.
 _PATIENCE = 10.0
 
-#: Seconds between two checks of the connections; the second while many are unauthenticated.
+#: Seconds between two checks of the connections; the second after some were unauthenticated.
 _LOOK, _LOOK_AGAIN = 1.0, 0.2
 
 
@@ -64,8 +74,8 @@ class _NotTakenError(Exception):
 class GrpcServer:
     """Serve one coordinator to agents on one port. Users and supervisors use HTTP.
 
-    `agents`: maximum number of agents. `patience`: seconds for pending replies when the server closes. `most`: maximum number
-    of open connections, 0 for as many as the file descriptors allow.
+    `agents`: maximum number of agents, from which the connection limit follows. `patience`: seconds for pending replies when
+    the server closes. `most`: number of connections that the file descriptors allow, by default those of this process.
     """
 
     def __init__(
@@ -80,7 +90,9 @@ class GrpcServer:
     ) -> None:
         self._service, self._token, self._patience, self._tls = service, token.encode(), patience, tls
         self._count = _SERVERS if agents >= _CROWD and hasattr(socket, "SO_REUSEPORT") else 1
-        self._limits = _sweep_limits(most or shares(grpc=True).grpc)
+        self._limits = _sweep_limits(min(most or shares(grpc=True).grpc, 2 * agents + _SPARE))
+        self._rejected: set[tuple[str, int]] = set()
+        self._rejecting = asyncio.Event()
         self._sweeping: asyncio.Task[None] | None = None
         self._servers: list[Any] = []
         self._sessions: set[_Session] = set()
@@ -100,30 +112,36 @@ class GrpcServer:
         return port
 
     async def _sweep(self, port: int) -> None:
-        """Close unauthenticated connections while their number could exclude agents."""
+        """Close rejected connections, and unauthenticated ones while their number could exclude agents."""
         while True:
             ended = 0
-            if await asyncio.to_thread(descriptors_open) - len(self._sessions) > self._limits.strangers // 2:
+            rejected, self._rejected = self._rejected, set()
+            self._rejecting.clear()
+            unknown = await asyncio.to_thread(descriptors_open) - len(self._sessions)
+            if rejected or unknown > self._limits.strangers // 2:
                 known = {session.peer for session in self._sessions}
-                ended = await asyncio.to_thread(sweep, port, known, self._limits)
+                ended = await asyncio.to_thread(sweep, port, known, self._limits, rejected)
             if ended:
-                log.warning(
-                    "the coordinator closed %d unauthenticated connections at its gRPC port, to keep free connections for "
-                    "agents",
-                    ended,
-                )
-            await asyncio.sleep(_LOOK_AGAIN if ended else _LOOK)
+                log.warning("the coordinator closed %d unauthenticated connections at its gRPC port", ended)
+                await asyncio.to_thread(release_memory)
+                await asyncio.sleep(_LOOK_AGAIN)
+            else:
+                await set_within(self._rejecting, _LOOK)
 
     async def _listen(self, host: str, port: int) -> int:
-        grpc = grpcio()
+        grpc, most = grpcio(), max(self._limits.most // self._count, 8)
         options = [
             *limits(),
             # Only between these servers: two coordinators on one port would each get some of the agents (`_refuse_used`).
             ("grpc.so_reuseport", int(self._count > 1)),
-            ("grpc.server.max_pending_requests", _BACKLOG),
-            ("grpc.server.max_pending_requests_hard_limit", _BACKLOG),
+            ("grpc.max_concurrent_streams", _STREAMS),
+            # All agents of a job may connect at once. A connection that ends leaves a pending stream, with its data.
+            ("grpc.server.max_pending_requests", most),
+            ("grpc.server.max_pending_requests_hard_limit", most),
+            ("grpc.max_metadata_size", _METADATA),
+            ("grpc.absolute_max_metadata_size", _METADATA),
             ("grpc.server_max_unrequested_time_in_server", _TAKEN_WITHIN),
-            ("grpc.max_allowed_incoming_connections", max(self._limits.most // self._count, 8)),
+            ("grpc.max_allowed_incoming_connections", most),
             ("grpc.server_handshake_timeout_ms", int(_PATIENCE * 1000)),
             ("grpc.max_connection_idle_ms", int(_PATIENCE * 1000)),
         ]
@@ -153,7 +171,7 @@ class GrpcServer:
     def _handlers(self) -> Any:
         grpc = grpcio()
         session = grpc.stream_stream_rpc_method_handler(self._serve)
-        stranger = grpc.stream_stream_rpc_method_handler(_refuse_stranger)
+        stranger = grpc.stream_stream_rpc_method_handler(self._reject)
         server = self
 
         class Handlers(grpc.GenericRpcHandler):  # type: ignore[misc, name-defined]
@@ -181,6 +199,13 @@ class GrpcServer:
             await context.abort(error.status, error.told)
         finally:
             self._sessions.discard(session)
+
+    async def _reject(self, _: Any, context: Any) -> None:
+        """Reject a stream without the token; its connection is closed by `_sweep`."""
+        self._rejected.add(_peer(context.peer()))
+        self._rejecting.set()
+        context.set_code(grpcio().StatusCode.UNAUTHENTICATED)
+        context.set_details(f"{TOKEN_HEADER}: does not match the secret of this job")
 
     async def report(self, session: _Session, report: AgentReport) -> bytes:
         """Forward a report and return the reply for its stream."""
@@ -286,7 +311,3 @@ def _report(data: bytes) -> AgentReport:
         raise _NotTakenError(status.FAILED_PRECONDITION, str(error)) from error
     except codec.WireError as error:
         raise _NotTakenError(status.INVALID_ARGUMENT, str(error)) from error
-
-
-async def _refuse_stranger(_: Any, context: Any) -> None:
-    await context.abort(grpcio().StatusCode.UNAUTHENTICATED, f"{TOKEN_HEADER}: does not match the secret of this job")

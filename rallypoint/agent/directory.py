@@ -81,7 +81,7 @@ class DirectoryServer:
         secured = None if tls is None else Secured(lambda: tls.server)
         pages = {HEALTH_PATH: _health}
         self._runner, bound = await listen(
-            app, host, port, whose="directory", token=self._token, secured=secured, pages=pages, rule=rule
+            app, host, port, whose="role directory", token=self._token, secured=secured, pages=pages, rule=rule
         )
         return bound
 

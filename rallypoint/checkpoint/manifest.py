@@ -178,8 +178,8 @@ def refuse_stale(fence: Fence, found: Iterable[Checkpoint]) -> None:
     if highest > fence:
         raise CheckpointError(
             f"this worker has fencing token {fence}, but a worker with the newer token {highest} has already written to the "
-            "checkpoint folder. Either the worker is from an earlier round, or two jobs use this folder. Use a separate folder "
-            "for each job"
+            "checkpoint folder. Either this worker is from an earlier round, or two jobs use this folder. Use a separate "
+            "folder for each job"
         )
 
 

@@ -164,7 +164,7 @@ async def _last_lines(looks: Looker, task: TaskSeen, rank: int, role: str) -> st
             404, f"{error} You can also read the output of the workers in the task's log or with `rallypoint logs`."
         ) from error
     except asyncio.TimeoutError as error:
-        raise HTTPException(503, "the backend of the job does not answer") from error
+        raise HTTPException(503, "the backend of the job does not respond") from error
     except (OSError, RallypointError) as error:
         raise HTTPException(503, str(error)) from error
     if not lines:

@@ -76,7 +76,7 @@ async def test_contact_is_lost_after_the_fence_time_out() -> None:
     """The error says for how long, and what the last try saw."""
     asked = client(ListedEndpoints(at("gone", 1)), ScriptedExchange(), fence_timeout=0.1)
 
-    with pytest.raises(LostContactError, match=r"the coordinator did not answer for 0.1 s: gone:1: refused"):
+    with pytest.raises(LostContactError, match=r"the coordinator did not respond for 0.1 s: gone:1: refused"):
         await asked.ask(report())
 
 

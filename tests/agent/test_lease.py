@@ -266,7 +266,7 @@ async def test_an_agent_that_only_lost_its_coordinator_keeps_its_fence_time_out(
     await client.ask(report())
     exchange.answers.clear()
 
-    with pytest.raises(LostContactError, match=r"the coordinator did not answer for 0\.3 s") as caught:
+    with pytest.raises(LostContactError, match=r"the coordinator did not respond for 0\.3 s") as caught:
         await client.ask(report(sequence=1))
     assert not isinstance(caught.value, OrphanedError)
 

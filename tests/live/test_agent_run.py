@@ -200,7 +200,7 @@ def test_a_lost_host_ends_the_others_with_one_sentence(job: Agents) -> None:
     code, output = said(other)
 
     assert code == Exit.LOST_CONTACT, output
-    assert output.count("the coordinator did not answer for 1 s") == 1, output
+    assert output.count("the coordinator did not respond for 1 s") == 1, output
     assert "Traceback" not in output
     assert "never retrieved" not in output
     said(host)

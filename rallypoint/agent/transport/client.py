@@ -139,7 +139,7 @@ class CoordinatorClient:
                 self._check_lease(error)
                 left = self._heard_at + self._fence_timeout - self._clock()
                 if left <= 0:
-                    raise LostContactError(f"the coordinator did not answer for {self._fence_timeout:g} s: {error}") from error
+                    raise LostContactError(f"the coordinator did not respond for {self._fence_timeout:g} s: {error}") from error
                 log.debug("%s", error)
                 await self._pause(min(delay, left))
                 delay = min(max(2 * delay, _RETRY_SECOND), _RETRY_LAST)

@@ -74,10 +74,11 @@ async def _content(response: aiohttp.ClientResponse) -> bytes:
 
 
 def _read(url: str, status: int, body: bytes) -> Reply:
+    reason = body[:200].decode(errors="replace")
     if status == VERSION_REFUSED:
-        raise ConfigError(f"the coordinator at {url} rejected the request: {body[:200].decode(errors='replace')}")
+        raise ConfigError(f"the coordinator at {url} rejected the request: {reason}")
     if status != 200:
-        raise UnreachableError(f"request {url} failed with HTTP status {status}: {body[:200].decode(errors='replace')}")
+        raise UnreachableError(f"the request to the coordinator at {url} failed with HTTP status {status}: {reason}")
     try:
         return reply_from_json(parse(body))
     except codec.VersionError as error:

@@ -173,8 +173,8 @@ async def serve_pages(
         raise _not_opened(whose, host, port, error) from error
 
 
-def _not_opened(whose: str, host: str, port: int, error: OSError) -> ConfigError:
-    return ConfigError(f"cannot open port {port} on {host} for the {whose}: {error.strerror}")
+def _not_opened(server: str, host: str, port: int, error: OSError) -> ConfigError:
+    return ConfigError(f"cannot open port {port} on {host} for the {server}: {error.strerror}")
 
 
 def _shown(page: Page) -> _Handler:

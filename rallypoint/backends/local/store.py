@@ -277,7 +277,7 @@ def _lock(descriptor: int, path: Path) -> None:
         except BlockingIOError as error:
             if time.monotonic() >= deadline:
                 raise BackendError(
-                    f"{path}: another process has locked this file for {_LOCKED:g} s; end that process"
+                    f"{path}: another process has locked this file for {_LOCKED:g} s; end the process that holds the lock"
                 ) from error
             time.sleep(0.01)
         else:

@@ -307,8 +307,9 @@ class Cluster:
         if found is None:
             text = str((await self._object("GET", f"/api/jobs/{submission}/logs")).get("logs") or "")
             last = next((line for line in reversed(text.splitlines()) if line.strip()), str(job.get("message") or ""))
+            reason = last.strip()[:500]
             raise BackendError(
-                f"Ray job {submission} could not start the ledger ({status}): {last.strip()[:500]}; the nodes of the cluster "
+                f"Ray job {submission} could not start the ledger ({status}): {reason}; the nodes of the cluster "
                 "need the package airflow-provider-rallypoint[agent,client]"
             )
         return found

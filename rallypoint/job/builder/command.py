@@ -250,5 +250,7 @@ def _workers(value: str) -> Mapping[Field, Any]:
 
 def _stream(value: str) -> str:
     if value not in _STREAMS:
-        raise RefusedError("0, 1, 2 or 3 for all ranks; a job cannot set this for a single rank")
+        raise RefusedError(
+            "0 (none), 1 (stdout), 2 (stderr) or 3 (both) for all ranks; a job cannot set this for a single rank"
+        )
     return _STREAMS[value]

@@ -71,6 +71,7 @@ class ElasticRoles:
     ) -> None:
         self._units, self._holder, self._supervise, self._clock, self._changed = units, holder, supervise, clock, changed
         self._tasks: dict[str, asyncio.Task[JobRecord | None]] = {}
+        self._ending: set[asyncio.Task[JobRecord | None]] = set()
 
     async def observe(self, record: JobRecord, plan: Plan) -> tuple[UnitSeen, ...]:
         """Return the units as they are; supervises each whose job is not over."""
@@ -145,8 +146,15 @@ class ElasticRoles:
         """Supervise none of them any more."""
         tasks = tuple(self._tasks.values())
         for task in tasks:
-            task.cancel()
+            self._cancel(task)
         await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _cancel(self, task: asyncio.Task[JobRecord | None]) -> None:
+        """Cancel a task once: a second time would cut short what it does in the end."""
+        if task not in self._ending:
+            self._ending.add(task)
+            task.add_done_callback(self._ending.discard)
+            task.cancel()
 
     def _keep(self, name: str, *, wanted: bool) -> None:
         """Supervise a role's job as long as something of it may run."""
@@ -166,7 +174,7 @@ class ElasticRoles:
             task = self._tasks[name] = asyncio.create_task(running, name=f"role {name}")
             task.add_done_callback(lambda _: self._changed())
         elif not wanted and task is not None:
-            task.cancel()
+            self._cancel(task)
 
 
 def _owner(job: str, key: UnitKey) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rallypoint.backends.contract import ActionError, Backend, BackendError, Changes, ConflictError, HeldError, Stored
+from rallypoint.backends.uninterrupted import uninterrupted
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode, Purge
 from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
@@ -82,9 +83,13 @@ async def _let_go(job: Job, me: Holder) -> None:
     """
     word = asyncio.create_task(_take_name_out(job, me))
     try:
-        await asyncio.wait({word}, timeout=_LAST_WORD)
+        await uninterrupted(_wait(word, _LAST_WORD))
     finally:
         word.cancel()
+
+
+async def _wait(task: asyncio.Task[None], timeout: float) -> None:
+    await asyncio.wait({task}, timeout=timeout)
 
 
 async def _take_name_out(job: Job, me: Holder) -> None:

@@ -200,6 +200,41 @@ async def test_a_killed_supervisor_is_followed_by_the_next(stage):
         await job.stop()
 
 
+async def test_a_hold_that_is_cancelled_twice_is_given_back(stage):
+    """The process lives on for another job, and its Lease with it: whoever comes next must not wait for its end."""
+    await stage.backend.submit(stage.backend.plan(stage.job(**FOUR)), owner="ann")
+    await stage.backend.submit(stage.backend.plan(stage.job("other", **FOUR)), owner="ann")
+    held = asyncio.Event()
+
+    async def supervises() -> None:
+        async with stage.backend.hold("digits", holder="first"):
+            held.set()
+            await asyncio.Event().wait()
+
+    async with stage.backend.hold("other", holder="first"):
+        task = asyncio.create_task(supervises())
+        await held.wait()
+        stage.emulator.fault(kind="latency", verbs=["patch"], resources=["configmaps"], seconds=1.0)
+        task.cancel()
+        await asyncio.sleep(0.3)
+        task.cancel()
+        await asyncio.wait([task])
+        stage.emulator.heal()
+        assert holder_of(stage) == ""
+        async with stage.another().hold("digits", holder="second"):
+            pass
+
+
+async def test_a_mark_of_this_process_that_was_left_is_no_other_holder(stage):
+    """Nobody in this process holds the job, so it can be held again."""
+    await stage.backend.submit(stage.backend.plan(stage.job(**FOUR)), owner="ann")
+    await stage.backend.submit(stage.backend.plan(stage.job("other", **FOUR)), owner="ann")
+    async with stage.backend.hold("other", holder="first"), stage.backend.heartbeat("first") as me:
+        name_holder(stage, me.id)
+        async with stage.backend.hold("digits", holder="first"):
+            assert holder_of(stage) == me.id
+
+
 async def test_a_supervisor_that_slept_too_long_lets_go(stage):
     """It finds another's name in its place, looks on, and takes the job up again only when that one is gone."""
     async with driven(stage, poll=0.5) as job:

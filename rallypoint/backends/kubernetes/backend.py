@@ -251,7 +251,7 @@ class KubernetesBackend(Backend):
         A process that holds a job looks after those of the namespace that are over, too.
         """
         its = await self._its()
-        await its.holds.require_free(name)
+        await its.holds.require_free(name, its.heart.id)
         await its.heart.join(holder)
         try:
             await its.holds.take(name, its.heart.id, holder)

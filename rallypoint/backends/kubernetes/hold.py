@@ -23,6 +23,7 @@ from rallypoint.backends.kubernetes.machines import OVERDUE, Machines
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import HOLDER, ConfigMapView
+from rallypoint.backends.uninterrupted import uninterrupted
 from rallypoint.wire import env
 
 __all__ = ["Holds"]
@@ -45,12 +46,13 @@ class Holds:
         self._beats: dict[str, tuple[str, float]] = {}
         self._mine: dict[str, str] = {}
 
-    async def require_free(self, name: str) -> None:
-        """Raise `HeldError` where another process holds a job and is not known to be gone; changes nothing."""
+    async def require_free(self, name: str, me: str) -> None:
+        """Raise `HeldError` where another process than `me` holds a job and is not known to be gone; changes nothing."""
         if self._key(name) in _here:
             return  # `take` says by whom
         view = await self._store.view(name, now=True)
-        if view is not None and view.holder:
+        # This process: left of a hold that was not given back, since a hold that lasts is in `_here`.
+        if view is not None and view.holder and view.holder != me:
             await self._see_gone(view)
 
     async def take(self, name: str, me: str, holder: str) -> None:
@@ -148,11 +150,14 @@ class Holds:
         return self._mine.get(name, "")
 
     async def give_back(self, name: str) -> None:
-        """Be its supervisor no more; the next one need not wait until this process has ended."""
+        """Be its supervisor no more; the next one need not wait until this process has ended.
+
+        That is written also where this is cancelled: this process may live on for other jobs, and its lease with it.
+        """
         me = self._mine.pop(name, None)
         try:
             if me is not None:
-                await self._clear(name, me)
+                await uninterrupted(self._clear(name, me))
         finally:
             _here.pop(self._key(name), None)
 

@@ -30,6 +30,7 @@ from rallypoint.backends.ray.heart import Heart
 from rallypoint.backends.ray.placement import FILE, Placement, draw
 from rallypoint.backends.ray.roles import draw_roles
 from rallypoint.backends.ray.units import RayUnits
+from rallypoint.backends.uninterrupted import uninterrupted
 from rallypoint.job import ElasticJob
 from rallypoint.job.compile_roles import has_roles
 from rallypoint.job.platform import refuse_elsewhere
@@ -201,7 +202,7 @@ class RayBackend(Backend):
             finally:
                 heart.jobs.pop(self._key(name), None)
                 with contextlib.suppress(BackendError):
-                    await self.call("release", job=name, name=name, me=me.id)
+                    await uninterrupted(self.call("release", job=name, name=name, me=me.id))
         finally:
             await heart.leave()
 

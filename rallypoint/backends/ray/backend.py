@@ -136,12 +136,14 @@ class RayBackend(Backend):
         return _there(await calls.read_stored(data), blueprint.plan.name)
 
     async def _given(self, blueprint: Blueprint) -> dict[str, Any]:
-        placement = codec.loads(Placement, blueprint.attached[FILE])
-        uploaded = await self._cluster.upload(placement.runtime_env)
+        placement = blueprint.attached[FILE]
+        if not self._within:  # the runtime environment of a role's job is in its ledger, and was uploaded before
+            drawn = codec.loads(Placement, placement)
+            placement = codec.dumps(dataclasses.replace(drawn, runtime_env=await self._cluster.upload()))
         return {
             "document": blueprint.job.to_document(),
             "plan": codec.to_json(blueprint.plan),
-            "placement": codec.dumps(dataclasses.replace(placement, runtime_env=uploaded)),
+            "placement": placement,
             "function": blueprint.function,
             "claimant": blueprint.claimant,
         }

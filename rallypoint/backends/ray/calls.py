@@ -29,6 +29,8 @@ from rallypoint.backends.contract import (
     Tail,
 )
 from rallypoint.backends.cursors import MAX_RANKS, Cursors, place_of
+from rallypoint.backends.ray.placement import Placement
+from rallypoint.job import ElasticJob, JobError
 from rallypoint.supervision import actions
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.record import JobRecord
@@ -45,11 +47,14 @@ __all__ = [
     "error_from",
     "error_to",
     "field",
+    "job_from",
     "lines_of",
     "lines_to",
     "number",
     "read",
+    "read_job",
     "read_lines",
+    "read_placement",
     "read_stored",
     "read_tail",
     "stored_from",
@@ -126,6 +131,24 @@ async def write_record(record: JobRecord) -> Any:
 async def read(cls: type[T], data: Any) -> T:
     """Return a value of the ledger's answer as a `cls`, read in a thread; raises `BackendError` for one that it cannot be."""
     return await _in_thread(lambda: codec.from_json(cls, data))
+
+
+def job_from(data: Any) -> ElasticJob:
+    """Return the job of a document; raises `BackendError`. A text is no document: it could be the path of a file here."""
+    try:
+        return ElasticJob.model_validate(data)
+    except JobError as error:
+        raise BackendError(f"cannot read the job document: {str(error)[:500]}") from error
+
+
+async def read_job(data: Any) -> ElasticJob:
+    """Return the job of an answer, as `read` does."""
+    return await _in_thread(lambda: job_from(data))
+
+
+async def read_placement(data: Any) -> Placement:
+    """Return the placement of an answer, as `read` does."""
+    return await _in_thread(lambda: codec.loads(Placement, str(data)))
 
 
 async def read_stored(data: Any) -> Stored | None:

@@ -18,8 +18,8 @@ import aiohttp
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray import calls
-from rallypoint.backends.ray.access import LEDGER, Access, tls_context
-from rallypoint.backends.ray.working_dir import package
+from rallypoint.backends.ray.access import LEDGER, Access, read_runtime_env, tls_context
+from rallypoint.backends.ray.working_dir import local_folder, package
 from rallypoint.kube.http import LimitError, read_body
 from rallypoint.wire import sanitize
 
@@ -179,11 +179,14 @@ class Cluster:
             else:
                 return
 
-    async def upload(self, runtime_env: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a runtime environment whose local `working_dir` was uploaded to the cluster."""
-        found = dict(runtime_env)
-        folder = str(found.get("working_dir") or "")
-        if not folder or "://" in folder:
+    async def upload(self) -> dict[str, Any]:
+        """Return the runtime environment of `access` once its local `working_dir` was uploaded to the cluster.
+
+        No other: the path of a folder to upload must never come from the cluster.
+        """
+        found = read_runtime_env(self.access.runtime_env)
+        folder = local_folder(found)
+        if not folder:
             return found
         name, content = await asyncio.to_thread(package, folder, tuple(found.get("excludes") or ()))
         path = f"/api/packages/gcs/{name}"

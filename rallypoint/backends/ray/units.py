@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
-from rallypoint.backends.contract import Backend, Blueprint, LogLine, Tail, UnitBackend
+from rallypoint.backends.contract import Backend, BackendError, Blueprint, LogLine, Tail, UnitBackend
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.placement import FILE
-from rallypoint.job import load_job
+from rallypoint.backends.ray.working_dir import local_folder
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey, UnitSeen
 from rallypoint.wire import codec
@@ -62,13 +61,22 @@ class RayUnits(UnitBackend):
         return bool(await self._call("release", record))
 
     async def blueprint(self, record: JobRecord, plan: Plan, role: RolePlan) -> Blueprint:
-        """Return the job of an elastic role, with its bundles in the base group; see `UnitBackend.blueprint`."""
+        """Return the job of an elastic role, with its bundles in the base group; see `UnitBackend.blueprint`.
+
+        Any program on the Ray cluster can announce a ledger: what it returns must not name a folder of this machine.
+        """
         data = await self._call("blueprint", record, role=role.name)
         environment = await calls.read(dict[str, str], calls.field(data, "environment"))
-        job = await asyncio.to_thread(load_job, calls.field(data, "document"), based=False)
+        job = await calls.read_job(calls.field(data, "document"))
         own = await calls.read(Plan, calls.field(data, "plan"))
+        placement = await calls.read_placement(calls.field(data, "placement"))
+        if folder := local_folder(placement.runtime_env):
+            raise BackendError(
+                f"role {role.name}: the ledger returned the working_dir {folder!r:.200}; expected the URI of an uploaded "
+                "package, such as gcs://NAME.zip"
+            )
         self._environment = environment
-        return Blueprint(job=job, plan=own, objects=(), attached={FILE: str(calls.field(data, "placement"))})
+        return Blueprint(job=job, plan=own, objects=(), attached={FILE: codec.dumps(placement)})
 
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
         """Return what the last blueprint said."""

@@ -6,12 +6,13 @@ import fnmatch
 import hashlib
 import io
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rallypoint.backends.contract import SubmitError
 
-__all__ = ["LIMIT", "package"]
+__all__ = ["LIMIT", "local_folder", "package"]
 
 #: Bytes of the largest package that the dashboard of Ray accepts.
 LIMIT = 100 << 20
@@ -20,6 +21,12 @@ LIMIT = 100 << 20
 _SKIPPED = ("__pycache__", ".git", ".venv", ".mypy_cache", ".ruff_cache", ".pytest_cache")
 
 _EPOCH = (1980, 1, 1, 0, 0, 0)
+
+
+def local_folder(runtime_env: Mapping[str, Any]) -> str:
+    """Return the folder of this machine that a runtime environment names; "" for none, and for the URI of a package."""
+    folder = str(runtime_env.get("working_dir") or "")
+    return "" if "://" in folder else folder
 
 
 def package(folder: str, excludes: tuple[str, ...] = ()) -> tuple[str, bytes]:

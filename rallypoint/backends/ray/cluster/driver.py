@@ -25,7 +25,7 @@ from rallypoint.backends.ray.cluster.bootstrap import open_ledger
 from rallypoint.backends.ray.dashboard import Cluster
 from rallypoint.backends.requests import delete, submit_or_adopt
 from rallypoint.backends.supervise import supervise
-from rallypoint.job import ElasticJob, JobError, load_job
+from rallypoint.job import ElasticJob, JobError
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
@@ -68,7 +68,7 @@ def main() -> int:
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s")
     text = os.environ.pop(env.RAY_JOB, "")
     try:
-        job = load_job(json.loads(text), based=False)
+        job = ElasticJob.model_validate(json.loads(text))
     except (ValueError, JobError) as error:
         sys.stderr.write(f"{env.RAY_JOB}: {error}\n")
         return int(Exit.CONFIG)

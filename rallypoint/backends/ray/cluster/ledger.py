@@ -40,7 +40,6 @@ from rallypoint.backends.ray.cluster.mirror import Mirror, is_url
 from rallypoint.backends.ray.cluster.nodes import Nodes
 from rallypoint.backends.ray.cluster.units import ClusterUnits
 from rallypoint.backends.ray.placement import FILE
-from rallypoint.job import load_job
 from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.role_records import UnitKey
@@ -419,7 +418,7 @@ def _changed_at(path: Path) -> int:
 
 
 def _blueprint(given: dict[str, Any]) -> Blueprint:
-    job = load_job(given["document"], based=False)
+    job = calls.job_from(given["document"])
     return Blueprint(
         job=job,
         plan=codec.from_json(Plan, given["plan"]),

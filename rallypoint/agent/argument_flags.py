@@ -56,7 +56,7 @@ def add_argument_flags(flags: Flags) -> None:
     )
     for name in _SWITCHES:
         flags.switch(WORDS[name].flag, text=WORDS[name].text)
-    flags.switch("--auto-config", text="set --nnodes to $NODE_NUM, and start one worker per GPU")
+    flags.switch("--auto-config", text="set --nnodes to the value of $NODE_NUM, and start one worker per GPU")
     flags.switch("--network-check", text="same as --precheck 1")
     flags.switch("--comm-perf-test", text="same as --precheck 2")
     flags.switch("--numa-affinity", text="same as --numa-binding node")

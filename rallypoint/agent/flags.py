@@ -250,7 +250,7 @@ def _add_rendezvous(flags: _Flags) -> None:
         "--tls",
         default="",
         metavar="DIR",
-        text="folder with the files ca.crt, tls.crt and tls.key; the agents then use mutual TLS",
+        text="folder with the files ca.crt, tls.crt and tls.key, with which the agents use mutual TLS",
     )
     flags.switch("--insecure-token", text="use no secret, so that any process that knows the ID of the run can join")
     flags.switch("--standalone", text="run on one node; --rdzv-endpoint, --master-port and --rdzv-id are not needed")
@@ -268,7 +268,8 @@ def _add_processes(flags: _Flags) -> None:
         "--start-method",
         default=None,
         metavar="spawn|fork|forkserver",
-        text="fork (default): fork workers from a process that has imported torch; spawn or forkserver: start new processes",
+        text="fork (default): fork workers from a process that has imported torch; "
+        "spawn or forkserver: start each worker as a new Python process",
     )
     flags.value(
         "--standby",
@@ -309,7 +310,7 @@ def _add_processes(flags: _Flags) -> None:
         "--signals-to-handle",
         default="SIGTERM,SIGINT,SIGHUP,SIGQUIT",
         metavar="SIG,...",
-        text="signals on which the agent stops its workers and exits",
+        text="signals on which the agent stops its workers and exits (default: SIGTERM, SIGINT, SIGHUP and SIGQUIT)",
     )
 
 
@@ -319,7 +320,7 @@ def _add_recovery(flags: _Flags) -> None:
         "--training-elastic-mode",
         default="base",
         metavar="base|ucp",
-        text="ucp: before workers restart, the agents write the last snapshot to storage; base (default): they do not",
+        text="base (default) or ucp; with ucp, the agents write the last snapshot to storage before workers restart",
     )
     flags.value(
         "--replica-every",

@@ -69,7 +69,7 @@ def build_parser() -> argparse.ArgumentParser:
         description="Run the agent, the coordinator or another process of a PyTorch job.",
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
+    parser.add_argument("--version", action="version", version=f"rallypoint {__version__}", help="print the version and exit")
     commands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=RunParser)
     _add_run(commands.add_parser("run", help="run a training script with torchrun's options"))
     _add_node(commands.add_parser("node", help="run the agent of one node of a job that has a supervisor"))

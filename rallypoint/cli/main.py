@@ -58,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         epilog=_EPILOG,
         formatter_class=HelpFormat,
     )
-    parser.add_argument("--version", action="version", version=f"rallypoint {__version__}")
+    parser.add_argument("--version", action="version", version=f"rallypoint {__version__}", help="print the version and exit")
     site_options(parser, default=None)
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     jobs = (submit, status, explain, logs, delete, plan, render, simulate, suspend, orders, resize, check, supervise)

@@ -32,7 +32,7 @@ networks of the API server with --api-server.
 
 def add(commands: Commands) -> None:
     """Add the command."""
-    parser = add_command(commands, "manifests", "print RBAC and NetworkPolicy manifests for a cluster", _DESCRIPTION)
+    parser = add_command(commands, "manifests", "print RBAC and NetworkPolicy manifests for a Kubernetes cluster", _DESCRIPTION)
     parser.add_argument("what", choices=("rbac", "network-policy"), help="kind of manifests to print: rbac or network-policy")
     # Not the option of the same name that selects the jobs of a command: that option needs a cluster.
     parser.add_argument(

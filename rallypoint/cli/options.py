@@ -176,9 +176,9 @@ def job_file_options(parser: UsageParser) -> None:
     set_option(parser, "a field of FILE to a YAML value, as in --set nodes=1:4")
     parser.group(KUBERNETES_OPTIONS).add_argument(
         "--kind",
-        choices=[kind.value for kind in Kind],
+        choices=(kinds := [kind.value for kind in Kind]),
         default=None,
-        help="type of Kubernetes objects that run the job (default: kind in FILE, otherwise pods)",
+        help=f"Kubernetes objects that run the job: {', '.join(kinds)} (default: kind in FILE, otherwise pods)",
     )
 
 

@@ -20,11 +20,12 @@ supported; an unknown key is an error. The command does not contact a cluster.
 
 The pods of an elastic job wait for a Secret. `rallypoint render --secret` prints
 this Secret. If --owner is the UID of the AppWrapper, Kubernetes deletes the
-Secret together with the AppWrapper:
+Secret together with the AppWrapper. To create the AppWrapper, and then the
+Secret, run these commands:
 
   rallypoint render settings.yaml | kubectl create -f -
-  rallypoint render settings.yaml --secret \\
-    --owner "$(kubectl get appwrapper NAME -o jsonpath={.metadata.uid})" | kubectl create -f -
+  uid=$(kubectl get appwrapper NAME -o jsonpath={.metadata.uid})
+  rallypoint render settings.yaml --secret --owner $uid | kubectl create -f -
 """
 
 

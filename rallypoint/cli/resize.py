@@ -21,9 +21,9 @@ Change the number of nodes of a job to N, or to a range from MIN to MAX.
 
 The command returns before the job has its new size. The job's supervisor creates
 missing nodes, or removes the nodes with the highest numbers; all workers restart
-in a new round. A resize does not count against the budgets for restarts. The job
-keeps its new size until it is submitted again. Rallypoint can resize only jobs
-with "profile: ladder" and "kind: pods".
+in a new round. This restart does not count against the budgets of the job. The
+job keeps its new size until it is submitted again. Rallypoint can resize only
+jobs with "profile: ladder" and "kind: pods".
 """
 
 

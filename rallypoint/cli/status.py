@@ -18,10 +18,11 @@ __all__ = ["add", "run"]
 _DESCRIPTION = """\
 Show all jobs. With NAME, show the nodes, ranks and incidents of one job.
 
-On a terminal the output is coloured, unless NO_COLOR or TERM=dumb is set. With
---watch, the exit code is 0 if the job succeeds and 1 if the job fails. Ctrl-C
-ends the command, and the job continues. Without NAME, the command shows all
-jobs that it can read; the exit code is 1 if it cannot read a job.
+On a terminal, the output is coloured, unless the environment variable NO_COLOR
+is set or TERM is dumb. With --watch, the exit code is 0 if the job succeeds and
+1 if the job fails. Ctrl-C ends the command, and the job continues. Without NAME,
+the command shows all jobs that it can read; the exit code is 1 if it cannot read
+a job.
 """
 
 

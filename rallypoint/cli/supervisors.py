@@ -78,7 +78,8 @@ def way_options(parser: UsageParser) -> None:
         "--supervise",
         choices=[way.value for way in Way],
         default=None,
-        help="where the supervisor runs: process (in the background), pod, here (in this command) or none (no supervisor)",
+        help="where the supervisor runs: process (in the background), pod, here (in this command) or none (no supervisor); "
+        "default: pod on Kubernetes, otherwise process",
     )
     group = parser.group(KUBERNETES_OPTIONS)
     group.add_argument(

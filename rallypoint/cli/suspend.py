@@ -18,7 +18,8 @@ __all__ = ["add", "nobody", "run"]
 
 _SUSPEND = """\
 Stop all processes of a job and keep its record, until the job is resumed. While
-the job is suspended, no timeout of the job runs, and no restart is counted.
+the job is suspended, the timeouts of the job do not run, and the suspension does
+not count as a restart.
 
 The command returns at once, and the job's supervisor stops the processes. A
 training script that calls rallypoint.training.stop_requested can save a

@@ -55,7 +55,7 @@ class Word:
 _MASTER = (
     ("job_name", "NAME", "same as --name"),
     ("namespace", "NS", "Kubernetes namespace"),
-    ("platform", "NAME", "backend of the job: kubernetes (also k8s, pyk8s), local or ray"),
+    ("platform", "NAME", "backend of the job: kubernetes (also spelled k8s or pyk8s), local or ray"),
     ("pending_timeout", "S", "maximum time in seconds that nodes may stay pending; 0: no limit (default: 900)"),
     (
         "pending_fail_strategy",
@@ -84,7 +84,10 @@ _MASTER = (
     (
         "pre_check_ops",
         "LIST",
-        'list of (module, class, enabled): classes that check the job before the training, as in [("my.checks", "Disk", True)]',
+        (
+            "list of classes that check the job before the training, each as (module, class, enabled), such as "
+            '[("my.checks", "Disk", True)]'
+        ),
     ),
     ("dynamic_failover_extension", "CLASS", "class that Rallypoint calls after each failure of a worker, as MODULE::CLASS"),
 )

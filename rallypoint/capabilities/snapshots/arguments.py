@@ -12,7 +12,7 @@ ARGUMENTS = (
         "pre_check_ops",
         "training_elastic_mode",
         "base|ucp",
-        "ucp: before workers restart, the agents write the last snapshot to storage; base (default): they do not",
+        "base (default) or ucp; with ucp, the agents write the last snapshot to storage before workers restart",
     ),
     (
         "exclude_straggler",

@@ -44,7 +44,7 @@ def test_one_that_is_half_written_says_what_it_said_before(tmp_path: Path, caplo
     path.write_text('{"RankList": [')
     assert [watch.foreign(), watch.foreign()] == ["rank 1 has the policy reset"] * 2
     [said] = caplog.messages
-    assert said.startswith(f"cannot read the MindCluster reset file {path}: reset file: ")
+    assert said.startswith(f"the agent cannot read the MindCluster reset file {path}: reset file: ")
 
 
 def test_it_is_read_only_when_it_is_another_one(tmp_path: Path) -> None:

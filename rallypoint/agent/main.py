@@ -76,7 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_coordinator(commands.add_parser("coordinator", help="run the coordinator of a job that has a supervisor"))
     _add_host(commands.add_parser("host", help="run instances of the simple roles of a job that has a supervisor"))
     _add_directory(commands.add_parser("roles-directory", help="serve the addresses of all instances of a job's roles"))
-    _add_server(commands.add_parser("server", help="run a server until a file requests its end"))
+    _add_server(commands.add_parser("server", help="run a server in a pod until all driver roles of the job have succeeded"))
     return parser
 
 
@@ -184,9 +184,19 @@ def _add_directory(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_server(parser: RunParser) -> None:
-    parser.add_argument("--until", type=Path, required=True, metavar="FILE", help="file whose content requests the end")
     parser.add_argument(
-        "--grace", type=_seconds, default=30.0, metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 30)"
+        "--until",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="file that is empty at first; once it has content, the server is stopped",
+    )
+    parser.add_argument(
+        "--grace",
+        type=_seconds,
+        default=30.0,
+        metavar="SECONDS",
+        help="seconds that the server has to exit after SIGTERM, before SIGKILL (default: 30)",
     )
     # What follows the options is the command of the server.
     parser.takes_script = True

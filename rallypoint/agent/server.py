@@ -53,7 +53,7 @@ class Server:
         ended has failed, even with exit code 0: its pod was taken away while the drivers still need the server.
         """
         if self._requested():
-            log.info("all drivers of the job have succeeded: the server is not started")
+            log.info("all driver roles of the job have succeeded, so the server is not started")
             return 0
         loop = asyncio.get_running_loop()
         for number in SIGNALS:
@@ -65,7 +65,7 @@ class Server:
                 self._forward(self._left)
             return self._code(await self._ended(ended))
         except OSError as error:
-            log.error("cannot start the server: %s", error)  # noqa: TRY400  one line is enough
+            log.error("rallypoint-agent cannot start the server: %s", error)  # noqa: TRY400  one line is enough
             return _NOT_STARTED
         finally:
             self._reaper.close()
@@ -88,10 +88,10 @@ class Server:
         while not ended.done():
             if deadline is None and self._requested():
                 deadline = time.monotonic() + self._grace
-                log.info("all drivers of the job have succeeded: the server receives SIGTERM, grace=%gs", self._grace)
+                log.info("all driver roles of the job have succeeded; sending SIGTERM to the server, grace=%gs", self._grace)
                 _signal(self._pid, signal.SIGTERM)
             elif deadline is not None and time.monotonic() >= deadline:
-                log.warning("the server still runs %gs after SIGTERM: it receives SIGKILL", self._grace)
+                log.warning("the server is still running %gs after SIGTERM; sending SIGKILL", self._grace)
                 _signal(self._pid, signal.SIGKILL)
             left = _LOOK if deadline is None else min(_LOOK, max(deadline - time.monotonic(), _RECHECK))
             await asyncio.wait({ended}, timeout=left)

@@ -116,7 +116,7 @@ def test_a_signal_after_the_request_changes_nothing(host: Host) -> None:
     process = host.start("sh", "-c", "trap 'sleep 1; exit 0' TERM; echo begins; while :; do sleep 0.05; done")
     host.until_said("begins")
     host.request()
-    host.until_said("receives SIGTERM")
+    host.until_said("sending SIGTERM")
     process.send_signal(signal.SIGTERM)
 
     assert process.wait(30) == 0

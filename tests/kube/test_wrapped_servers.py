@@ -198,7 +198,7 @@ async def test_a_server_that_ignores_sigterm(backend: KubernetesBackend, cluster
         [log] = [job.log(pod) for pod in job.pods("server")]
 
     assert succeeded(record)
-    assert "the server still runs 1s after SIGTERM: it receives SIGKILL" in log
+    assert "the server is still running 1s after SIGTERM; sending SIGKILL" in log
     assert "the server was killed by SIGKILL" in log
 
 
@@ -236,7 +236,7 @@ async def test_a_server_that_is_lost_when_the_drivers_have_succeeded(
 
     assert before["metadata"]["uid"] != after["metadata"]["uid"]
     assert succeeded(record)
-    assert "all drivers of the job have succeeded" in log
+    assert "all driver roles of the job have succeeded" in log
 
 
 @pytest.mark.extended
@@ -370,7 +370,7 @@ async def test_an_elastic_server(backend: KubernetesBackend, cluster: Running, t
         logs = [job.log(pod) for pod in job.pods("server")]
 
     assert succeeded(record)
-    assert all("all drivers of the job have succeeded: the server receives SIGTERM" in log for log in logs), logs
+    assert all("all driver roles of the job have succeeded; sending SIGTERM to the server" in log for log in logs), logs
 
 
 ELASTIC = """\

@@ -23,8 +23,11 @@ _UNSAFE = re.compile(f"{_SGR}|{_CONTROL}")
 
 _RESET = "\x1b[0m"
 
-#: Parameters of SGR that hide text.
-_CONCEAL = "8"
+#: Parameters of SGR that hide text, or after which some terminals take a colour for concealed text.
+_CONCEALS = ("8", "58")
+
+#: Parameters of SGR that name a colour, and how many numbers follow on 5 (a number) or 2 (red, green, blue).
+_COLORS, _LENGTHS = ("38", "48"), {"5": 1, "2": 3}
 
 
 def printable(text: str, *, colors: bool = False) -> str:
@@ -50,15 +53,26 @@ def printable(text: str, *, colors: bool = False) -> str:
 
 
 def _conceals(codes: str) -> bool:
-    """Return whether a sequence hides text; `38;5;8` and `48;2;8;8;8` name a colour by that number."""
-    parts = codes.split(";")
+    """Return whether a sequence hides text, or does so on some terminals.
+
+    `38;5;8` and `48;2;8;8;8` name a colour by that number. A terminal that does not know what another number than 5 or 2 means,
+    or 58 (the colour of underlines), takes the numbers behind it for sequences of their own.
+    """
+    parts = [part.lstrip("0") or "0" for part in codes.split(";")]
     while parts:
-        code = parts.pop(0).lstrip("0") or "0"
-        if code in {"38", "48", "58"} and parts:
-            del parts[: {"5": 2, "2": 4}.get(parts[0].lstrip("0"), 1)]
-        elif code == _CONCEAL:
+        code = parts.pop(0)
+        if code in _COLORS:
+            count = _LENGTHS.get(parts.pop(0) if parts else "", 0)
+            values, parts = parts[:count], parts[count:]
+            if not count or len(values) < count or not all(_is_byte(value) for value in values):
+                return True
+        elif code in _CONCEALS:
             return True
     return False
+
+
+def _is_byte(value: str) -> bool:
+    return len(value) <= 3 and int(value) <= 255
 
 
 def _spelled(character: str) -> str:

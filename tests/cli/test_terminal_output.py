@@ -25,14 +25,16 @@ def test_logs_cannot_steer_a_terminal(run, place, capsys):
     assert capsys.readouterr().out == f"{HOSTILE}\n"
 
 
-def test_colours_of_a_log_stay_at_a_screen(run, place, monkeypatch):
-    """And nothing else does."""
+@pytest.mark.parametrize("codes", ["", "58;5;8", "38;2;8;8", "48;8", "38;7;8"])
+def test_colours_of_a_log_stay_at_a_screen(run, place, monkeypatch, codes):
+    """And nothing else does, such as colours that some terminals take for concealed text."""
+    conceals = f"\x1b[{codes}m" if codes else ""
     screen = io.StringIO()
     monkeypatch.setattr(screen, "isatty", lambda: True)
     monkeypatch.setattr(sys, "stdout", screen)
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
-    place.put(over(outcome=Outcome.SUCCEEDED), lines=log_lines((0, "out", HOSTILE)))
+    place.put(over(outcome=Outcome.SUCCEEDED), lines=log_lines((0, "out", conceals + HOSTILE)))
 
     assert run("logs", "digits", "-r", "0") == 0
     assert screen.getvalue() == "\\x1b]0;owned\\x07\x1b[31mred\\x1b[2J\\u202e\x1b[0m\n"

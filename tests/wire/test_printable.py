@@ -35,6 +35,21 @@ def test_control_characters_are_spelled_out(text, shown):
     [
         pytest.param("\x1b[1;31mred", "\x1b[1;31mred\x1b[0m", id="and they end with the text"),
         pytest.param("\x1b[38;5;8mgrey", "\x1b[38;5;8mgrey\x1b[0m", id="a colour that has the number of concealed"),
+        *(
+            pytest.param(f"\x1b[{codes}mpassword", "password", id=f"{codes} conceals")
+            for codes in (
+                "58;5;8",
+                "58;2;1;2;8",
+                "38;2;8;8",
+                "48;8",
+                "38;7;8",
+                "38",
+                "38;5",
+                "1;48;2;8",
+                "38;5;256",
+                "38;5;1;58;5;8",
+            )
+        ),
         pytest.param("\x1b[48;2;8;8;8mgrey", "\x1b[48;2;8;8;8mgrey\x1b[0m", id="three of them"),
         pytest.param("\x1b[8mhidden", "hidden", id="concealed"),
         pytest.param("\x1b[31;08mhidden", "hidden", id="concealed and red"),

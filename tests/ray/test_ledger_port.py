@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -71,16 +72,63 @@ def test_only_output_of_the_node_is_copied(name: str, *, copied: bool) -> None:
     assert is_output(name) is copied
 
 
-@pytest.mark.parametrize("planted", [True, False])
-def test_a_ledger_uses_no_key_that_others_can_write(tmp_path: Path, *, planted: bool) -> None:
-    """Who knows the key runs programs on the cluster. The folder itself may be open, as mounted volumes often are."""
+def prepared(home: Path) -> str:
+    """Return the key with which a ledger in an open folder answers."""
     from rallypoint.backends.ray.cluster.ledger import Ledger
 
-    ledger = Ledger(str(tmp_path), "team", "127.0.0.1")
-    ledger.home.mkdir(parents=True, exist_ok=True)
-    ledger.home.chmod(0o777)
-    (ledger.home / "ledger.key").write_text("known to others")
-    (ledger.home / "ledger.key").chmod(0o666 if planted else 0o600)
+    ledger = Ledger(str(home), "team", "127.0.0.1")
+    ledger._prepare()
+    return ledger._key
 
-    with pytest.raises(PermissionError, match="mode 0666") if planted else contextlib.nullcontext():
-        ledger._prepare()
+
+def link(key: Path, known: Path) -> None:
+    key.symlink_to(known)
+
+
+def hard_link(key: Path, known: Path) -> None:
+    key.hardlink_to(known)
+
+
+def written(mode: int) -> Callable[[Path, Path], None]:
+    def plant(key: Path, known: Path) -> None:
+        key.write_text(known.read_text())
+        key.chmod(mode)
+
+    return plant
+
+
+@pytest.mark.parametrize(
+    ("plant", "told"),
+    [
+        (written(0o666), "has mode 0666"),
+        (written(0o644), "has mode 0644"),
+        (written(0o640), "has mode 0640"),
+        (link, "is a symbolic link"),
+        (hard_link, "is no regular file with one name"),
+        (lambda key, _: os.mkfifo(key, 0o600), "is no regular file"),
+        (lambda key, _: key.mkdir(0o700), "is no regular file"),
+    ],
+    ids=["writable", "readable", "for a group", "link", "hard link", "pipe", "folder"],
+)
+def test_a_ledger_uses_no_key_that_others_know(tmp_path: Path, plant: Callable[[Path, Path], None], told: str) -> None:
+    """Who knows the key runs programs on the cluster: another user linked it to a file of which all know the content."""
+    home, known = tmp_path / "ledger", tmp_path / "HEAD"
+    home.mkdir()
+    home.chmod(0o777)
+    known.write_text("b3eff555b3eff555b3eff555b3eff555b3eff555\n")
+    known.chmod(0o600)
+    plant(home / "ledger.key", known)
+
+    with pytest.raises(PermissionError, match=f"the key file of the ledger {told}"):
+        prepared(home)
+
+
+def test_a_ledger_keeps_its_key_in_an_open_folder(tmp_path: Path) -> None:
+    """Mounted volumes often are open."""
+    tmp_path.chmod(0o777)
+
+    first = prepared(tmp_path)
+
+    assert prepared(tmp_path) == first
+    assert len(first) >= 32
+    assert (tmp_path / "ledger.key").stat().st_mode & 0o777 == 0o600

@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from rallypoint.backends.contract import ActionError, Blueprint, JobExistsError, Stored
+from rallypoint.backends.contract import ActionError, BackendError, Blueprint, JobExistsError, Stored
 from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.local.command_lines import coordinator_command
 from rallypoint.backends.local.files import telling
@@ -39,6 +39,14 @@ class ClusterJobs(LocalBackend):
     def store(self) -> Store:
         """What is stored of the jobs."""
         return self._store
+
+    def known(self, name: str) -> Stored | None:
+        """Return a job, None where there is none, or where it cannot be read: no such job may stop the others. Blocks."""
+        try:
+            return self._store.load(name)
+        except BackendError as error:
+            log.warning("job=%s: the ledger cannot read the job: %s", name, error)
+            return None
 
     def admit(self, blueprint: Blueprint, *, owner: str, uid: str) -> Stored:
         """Create a job with this uid; see `Backend.submit`. Blocks."""
@@ -91,7 +99,7 @@ class ClusterJobs(LocalBackend):
 
     def tidy(self, name: str) -> None:
         """Remove the placement groups of a job that needs none now. Blocks."""
-        stored = self._store.load(name)
+        stored = self.known(name)
         if stored is None or (stored.record.phase in _KEEPING and not stored.record.deletion):
             return
         if not self._nodes.present(self._store.job(name)):
@@ -107,7 +115,7 @@ class ClusterJobs(LocalBackend):
         """Follow every node that was placed and has not ended, after the ledger was lost; return the names of the jobs."""
         found = self._store.names()
         for name in found:
-            stored = self._store.load(name)
+            stored = self.known(name)
             folder = self._store.job(name)
             if stored is None:
                 continue

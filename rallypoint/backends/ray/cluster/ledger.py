@@ -61,7 +61,8 @@ _LARGEST = 64 << 20
 #: Longest wait of one call for a change, in seconds.
 _LONGEST_WAIT = 20.0
 
-_KEY = "ledger.key"
+#: The file with the key, and the bytes of it that are read.
+_KEY, _LONGEST_KEY = "ledger.key", 4096
 
 
 class Ledger:
@@ -114,7 +115,7 @@ class Ledger:
     async def _open_directories(self) -> None:
         """Open the directories that running instances know."""
         for name in await in_thread(self._store.names):
-            stored, folder = await self._jobs.load(name), self._store.job(name)
+            stored, folder = await in_thread(self._jobs.known, name), self._store.job(name)
             if stored is not None and not stored.record.released and await in_thread(is_open, folder):
                 await self._directories.url(stored.record.uid, folder)
 
@@ -134,10 +135,9 @@ class Ledger:
     def _prepare(self) -> None:
         private_folder(self.home)
         path = self.home / _KEY
-        _require_own(path)
-        if not path.exists():
+        if not _read_key(path):
             durable.write_text(str(path), secrets.token_urlsafe(32))
-        self._key = path.read_text().strip()
+        self._key = _read_key(path)
 
     # --- changes ----------------------------------------------------------------------------------------------------------
 
@@ -429,17 +429,33 @@ def _blueprint(given: dict[str, Any]) -> Blueprint:
     )
 
 
-def _require_own(key: Path) -> None:
-    """Raise `OSError` for a key file that another user has written or can write: who knows the key has all jobs."""
-    if not key.exists():
-        return
-    found = key.stat()
-    with tempfile.TemporaryFile(dir=key.parent) as probe:  # some network file systems give new files another owner
-        own = os.fstat(probe.fileno()).st_uid
-    if found.st_uid != own or found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        mode = f"{stat.S_IMODE(found.st_mode):04o}"
-        raise PermissionError(
-            errno.EACCES,
-            f"the key file of the ledger has mode {mode} and owner uid {found.st_uid}; expected mode 0600 and owner uid {own}",
-            str(key),
-        )
+def _read_key(key: Path) -> str:
+    """Return the key in a file; "" without one. Raises `OSError` for a file that others can have chosen, or can read.
+
+    Who knows the key has all jobs. A link could lead to a file of this user with a text that others know.
+    """
+    try:
+        descriptor = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return ""
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise _refused(key, "is a symbolic link") from error
+    try:
+        found = os.fstat(descriptor)
+        with tempfile.TemporaryFile(dir=key.parent) as probe:  # some network file systems give new files another owner
+            own = os.fstat(probe.fileno()).st_uid
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise _refused(key, "is no regular file with one name")
+        if found.st_uid != own or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+            raise _refused(key, f"has mode {stat.S_IMODE(found.st_mode):04o} and owner uid {found.st_uid}", own)
+        return os.read(descriptor, _LONGEST_KEY).decode(errors="replace").strip()
+    finally:
+        os.close(descriptor)
+
+
+def _refused(key: Path, problem: str, own: int | None = None) -> PermissionError:
+    owner = "" if own is None else f" and owner uid {own}"
+    told = f"the key file of the ledger {problem}; expected a file of mode 0600{owner}; delete the file to get a new key"
+    return PermissionError(errno.EACCES, told, str(key))

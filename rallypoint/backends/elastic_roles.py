@@ -14,6 +14,7 @@ from rallypoint.backends.contract import (
     ROLE_OWNER,
     ActionError,
     Backend,
+    BackendError,
     ConflictError,
     JobFinishedError,
     JobNotFoundError,
@@ -109,7 +110,10 @@ class ElasticRoles:
     async def _submit(self, record: JobRecord, plan: Plan, key: UnitKey, owner: str) -> None:
         role = role_plan(plan, key.role)
         blueprint = await self._units.blueprint(record, plan, role)
-        own = blueprint.plan
+        own, name = blueprint.plan, role_job(record.name, key.role)
+        if (own.name, blueprint.job.name) != (name, name):  # a ledger on a Ray cluster returns any blueprint
+            named = own.name if own.name != name else blueprint.job.name
+            raise BackendError(f"role {key.role}: its job must be {name}, but the backend returned job {named!r:.100}")
         variables = {**own.env, **self._units.environment(record, plan), **roles_env(plan, role)}
         own = dataclasses.replace(own, env=variables, digest=record.digest, job=record.name)
         submitted = dataclasses.replace(blueprint, plan=own, claimant=role_claimant(record))

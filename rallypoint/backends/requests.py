@@ -24,7 +24,7 @@ from rallypoint.backends.contract import (
     role_job,
 )
 from rallypoint.backends.supervise import supervise
-from rallypoint.backends.turns import OnTurn
+from rallypoint.backends.turns import Backoff, OnTurn
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.supervision.resizing import refusal, size_of
 from rallypoint.wire.node_range import parse_node_range
@@ -94,6 +94,7 @@ async def submit_or_adopt(
     been taken yet, and `SubmitError`.
     """
     name = blueprint.plan.name
+    backoff = Backoff(name)
     while True:
         stored = await backend.load(name)
         try:
@@ -107,7 +108,8 @@ async def submit_or_adopt(
             if kept and not foreign and _may_be_kept(stored.record, blueprint):
                 return Adoption(stored=await _own(backend, stored, blueprint, owner), how=How.FOUND_FINISHED)
             adoption = await _adopt(backend, stored, blueprint, owner, clock)
-        except ConflictError:
+        except ConflictError as error:
+            await backoff.conflict(error)
             continue
         except JobExistsError:
             if stored is not None or await backend.load(name) is None:
@@ -351,6 +353,7 @@ async def _wish_suspended(backend: Backend, name: str, owner: str | None, *, sus
 
 
 async def _change(backend: Backend, name: str, change: Callable[[JobRecord], JobRecord]) -> Stored:
+    backoff = Backoff(name)
     while True:
         stored = await backend.load(name)
         if stored is None:
@@ -360,8 +363,8 @@ async def _change(backend: Backend, name: str, change: Callable[[JobRecord], Job
             return stored
         try:
             return await backend.save(changed, version=stored.version)
-        except ConflictError:
-            continue
+        except ConflictError as error:
+            await backoff.conflict(error)
 
 
 async def delete(

@@ -93,6 +93,7 @@ async def _wait(task: asyncio.Task[None], timeout: float) -> None:
 
 
 async def _take_name_out(job: Job, me: Holder) -> None:
+    backoff = Backoff(job.name)
     while True:
         try:
             stored = await job.load()
@@ -100,7 +101,8 @@ async def _take_name_out(job: Job, me: Holder) -> None:
                 return
             gone = dataclasses.replace(stored.record.holder, id="", heartbeat="")
             await job.backend.save(dataclasses.replace(stored.record, holder=gone), version=stored.version)
-        except ConflictError:
+        except ConflictError as error:
+            await backoff.conflict(error)
             continue
         except (BackendError, OSError) as error:
             log.info("job=%s: this supervisor has ended, but cannot remove its name from the job's record: %s", job.name, error)
@@ -150,6 +152,16 @@ class Backoff:
 
     def __init__(self, name: str) -> None:
         self._name, self._seconds = name, _FIRST_PAUSE
+        self._conflicts = 0
+
+    async def conflict(self, error: ConflictError) -> None:
+        """Wait after a record was changed meanwhile: not after the first time, and ever longer while it goes on.
+
+        Each change of another process is a conflict. A record that never can be saved, whatever the reason, is one, too.
+        """
+        self._conflicts += 1
+        if self._conflicts > 1:
+            await self.pause(error)
 
     async def pause(self, error: BackendError) -> None:
         """Log the error and wait."""
@@ -159,7 +171,7 @@ class Backoff:
 
     def reset(self) -> None:
         """Begin with the shortest pause again: it works."""
-        self._seconds = _FIRST_PAUSE
+        self._seconds, self._conflicts = _FIRST_PAUSE, 0
 
 
 class Turns:
@@ -182,7 +194,8 @@ class Turns:
                 if turn.snapshot is not None:
                     self._tell(turn.snapshot)
                 await self._pause(turn, poll)
-            except ConflictError:
+            except ConflictError as error:
+                await backoff.conflict(error)
                 continue
             except HeldError:
                 raise  # this process slept so long that another took the job over

@@ -11,6 +11,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from rallypoint.backends.contract import Backend, BackendError, ConflictError, JobFinishedError, JobNotFoundError
+from rallypoint.backends.turns import Backoff
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.line import Verb
 from rallypoint.wire.sections import value_of
@@ -49,6 +50,7 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
     if verb not in ASKED:
         command, commands = verb.value, [asked.value for asked in ASKED]
         raise AskError(f"command {command} is not allowed; expected one of {', '.join(commands)}")
+    backoff = Backoff(name)
     while True:
         stored = await backend.load(name)
         if stored is None:
@@ -61,7 +63,8 @@ async def request_wish(backend: Backend, name: str, verb: Verb, *, owner: str | 
         wish = Wish(number=number, verb=verb, attempt=record.attempt)
         try:
             await backend.save(dataclasses.replace(record, wish=wish), version=stored.version)
-        except ConflictError:
+        except ConflictError as error:
+            await backoff.conflict(error)
             continue
         return wish
 

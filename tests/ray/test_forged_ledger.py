@@ -14,16 +14,20 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from rallypoint.backends.contract import Stored
+from rallypoint.backends.contract import BackendError, Stored
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.backend import RayBackend
 from rallypoint.backends.ray.placement import FILE, Placement
+from rallypoint.backends.requests import request_deletion
+from rallypoint.backends.supervise import supervise
 from rallypoint.job import load_job
 from rallypoint.provider.trigger import ElasticTrainingTrigger
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
+from rallypoint.wire.fence import Fence
 from rallypoint.wire.role_plans import role_plans
+from rallypoint.wire.status import JobState, JobStatus
 from tests.provider.triggers import CLAIM
 from tests.waiting import eventually_async
 
@@ -52,6 +56,7 @@ class Forged:
             "plan": codec.to_json(trainer),
             "placement": drawn.attached[FILE],
         }
+        self.status: Any = None
         self.packages: list[bytes] = []
         self.submitted: list[dict[str, Any]] = []
         self.asked: list[str] = []
@@ -79,7 +84,7 @@ class Forged:
             return {"plan": self.stored["plan"], "version": self.stored["version"]}
         if method == "submit":
             self.submitted.append(given)
-        return {"beat": "x", "unit_observe": [], "unit_blueprint": self.blueprint}.get(method)
+        return {"beat": "x", "unit_observe": [], "unit_blueprint": self.blueprint, "status": self.status}.get(method)
 
 
 @pytest.fixture
@@ -194,3 +199,49 @@ async def test_a_role_is_submitted_with_the_package_of_its_job(forged: tuple[For
     assert json.loads(given["placement"])["runtime_env"] == {"working_dir": "gcs://_ray_pkg_0123456789abcdef.zip"}
     assert (given["document"]["name"], given["parent"]) == ("digits-trainer", "digits")
     assert program.packages == []
+
+
+@pytest.mark.parametrize("kind", ["record", "plan"])
+async def test_a_ledger_returns_the_job_that_was_asked_for(forged: tuple[Forged, str], kind: str) -> None:
+    """The tab and the commands would show another job, and a supervisor would change it."""
+    program, url = forged
+    program.stored = {**program.stored, kind: {**program.stored[kind], "name": "victim"}}
+    backend = RayBackend(Access(address=url))
+    told = f"the {kind} belongs to job 'victim', but this is the place of job 'digits'"
+    try:
+        for call in (backend.load("digits"), request_deletion(backend, "digits")):
+            with pytest.raises(BackendError, match=told):
+                await call
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(supervise(backend, "digits", holder="test"), 0.5)
+    finally:
+        await backend.close()
+    assert "save" not in program.asked
+
+
+async def test_a_ledger_returns_the_status_that_was_asked_for(forged: tuple[Forged, str]) -> None:
+    """It has the name of its job."""
+    program, url = forged
+    status = JobStatus(job="victim", uid="0123456789abcdef", fence=Fence(attempt=1), state=JobState.RUNNING)
+    program.status = codec.to_json(status)
+    backend = RayBackend(Access(address=url))
+    try:
+        with pytest.raises(BackendError, match="the status belongs to job 'victim', but this is the place of job 'digits'"):
+            await backend.status("digits")
+    finally:
+        await backend.close()
+
+
+@pytest.mark.parametrize("part", ["plan", "document"])
+async def test_a_role_is_submitted_under_its_own_name(
+    forged: tuple[Forged, str], caplog: pytest.LogCaptureFixture, part: str
+) -> None:
+    """A ledger named another job in its place."""
+    program, url = forged
+    program.blueprint[part] = {**program.blueprint[part], "name": "victim"}
+    caplog.set_level(logging.WARNING, "rallypoint")
+
+    await supervised(Access(address=url), lambda: "returned job 'victim'" in caplog.text or program.submitted)
+
+    assert program.submitted == []
+    assert "role trainer: its job must be digits-trainer, but the backend returned job 'victim'" in caplog.text

@@ -351,5 +351,5 @@ async def test_a_record_of_a_ledger_has_the_limits_of_other_records(history: lis
     data = {"record": {**json.loads(record.to_json()), "history": history}, "plan": {}, "version": "1"}
 
     with pytest.raises(BackendError, match=r"the job record in the response of the ledger has more than "):
-        await calls.read_stored(data)
+        await calls.read_stored(data, name="digits")
     assert await calls.write_record(record) == json.loads(record.to_json())

@@ -8,6 +8,7 @@ import json
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.identity import require_status
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.errors import ApiError, UnreachableError
 from rallypoint.backends.kubernetes.labels import Part
@@ -53,9 +54,11 @@ class Coordinators:
             raise BackendError(f"pod {pod.name}: the response to {STATUS_PATH} has more than {limit}, the largest allowed size")
         try:
             # In a thread where it is long: the event loop may have other jobs and other triggers.
-            return codec.loads(JobStatus, data) if len(data) < _LONG else await asyncio.to_thread(codec.loads, JobStatus, data)
+            told = codec.loads(JobStatus, data) if len(data) < _LONG else await asyncio.to_thread(codec.loads, JobStatus, data)
         except codec.WireError as error:
             raise BackendError(f"pod {pod.name}: {STATUS_PATH}: {error}") from error
+        require_status(told, name=job.name, where=f"pod {pod.name}: {STATUS_PATH}", kind=BackendError, uid=job.uid)
+        return told
 
     async def answers(self, plan: Plan, pod: PodView) -> bool:
         """Return whether anything answers where the coordinator or the agent in `pod` listens; the API server asks the pod.

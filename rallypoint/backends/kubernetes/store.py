@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from rallypoint.backends.contract import BackendError, Blueprint, ConflictError, JobExistsError, Stored
+from rallypoint.backends.identity import require_job, require_status
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.client import MERGE_PATCH
 from rallypoint.backends.kubernetes.errors import ApiError, submit_error
@@ -234,17 +235,26 @@ async def _aside(read: Callable[[ConfigMapView], T], view: ConfigMapView, *, siz
 
 
 def _read_job(view: ConfigMapView) -> tuple[JobRecord, Plan]:
+    where = f"ConfigMap {view.name}"
     try:
-        return JobRecord.from_json(view.data.get(RECORD_KEY, "")), codec.loads(Plan, view.data.get(PLAN_KEY, ""))
+        record, plan = JobRecord.from_json(view.data.get(RECORD_KEY, "")), codec.loads(Plan, view.data.get(PLAN_KEY, ""))
     except codec.WireError as error:
-        raise BackendError(f"ConfigMap {view.name}: {error}") from error
+        raise BackendError(f"{where}: {error}") from error
+    name = view.name.removeprefix(names.PREFIX)
+    require_job(record, plan, name=name, where=where, uid=view.job_uid)
+    if view.job != name:
+        raise BackendError(f"{where}: the label {JOB} names job {view.job!r:.100}, but this is the place of job {name!r}")
+    return record, plan
 
 
 def _read_status(view: ConfigMapView) -> JobStatus:
+    where = f"ConfigMap {view.name}"
     try:
-        return codec.loads(JobStatus, view.data[STATUS_KEY])
+        status = codec.loads(JobStatus, view.data[STATUS_KEY])
     except codec.WireError as error:
-        raise UnreadableStatusError(f"ConfigMap {view.name}: {error}") from error
+        raise UnreadableStatusError(f"{where}: {error}") from error
+    require_status(status, name=view.job, where=where, kind=UnreadableStatusError, uid=view.job_uid)
+    return status
 
 
 #: Characters of a text that is read in a thread; a shorter one takes a few milliseconds.

@@ -28,8 +28,9 @@ from rallypoint.backends.contract import (
     Stored,
     SubmitError,
 )
+from rallypoint.backends.identity import require_job, require_status
 from rallypoint.backends.local import certificates, durable, proc
-from rallypoint.backends.local.files import FULL, pinned, read_bytes, read_optional, telling
+from rallypoint.backends.local.files import FULL, UnreadableError, pinned, read_bytes, read_optional, telling
 from rallypoint.backends.local.layout import FOREIGN, JobFolder, foreign_folder, is_job_name
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
@@ -132,7 +133,13 @@ class Store:
 
     def status(self, name: str) -> JobStatus | None:
         """Return the coordinator's last word, or None before its first. Raises `UnreadableError` and `BackendError`."""
-        return read_optional(JobStatus, self.job(name).status) if is_job_name(name) and self.is_own() else None
+        if not is_job_name(name) or not self.is_own():
+            return None
+        path = self.job(name).status
+        found = read_optional(JobStatus, path)
+        if found is not None:
+            require_status(found, name=name, where=str(path), kind=UnreadableError)
+        return found
 
     def create(self, blueprint: Blueprint, *, owner: str, now: float, uid: str = "") -> Stored:
         """Make a job's folder: it appears with everything in it, or not at all. Raises `JobExistsError` and `SubmitError`.
@@ -297,9 +304,11 @@ def _version(text: bytes) -> str:
 
 def _stored(folder: JobFolder, text: bytes, plan: Plan) -> Stored:
     try:
-        return Stored(record=JobRecord.from_json(text), plan=plan, version=_version(text))
+        record = JobRecord.from_json(text)
     except codec.WireError as error:
         raise BackendError(f"{folder.record}: {error}") from error
+    require_job(record, plan, name=folder.path.name, where=str(folder.path))
+    return Stored(record=record, plan=plan, version=_version(text))
 
 
 def _write_plan(folder: JobFolder, blueprint: Blueprint) -> None:

@@ -22,6 +22,7 @@ from rallypoint.backends.contract import (
     UnitBackend,
 )
 from rallypoint.backends.cursors import MAX_RANKS, rank_limit
+from rallypoint.backends.identity import require_job
 from rallypoint.backends.local.layout import is_job_name
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access, read_runtime_env
@@ -132,8 +133,9 @@ class RayBackend(Backend):
         if not self._within:
             await self._cluster.find(uid)
         given = await self._given(blueprint)
-        data = await self.call("submit", job=blueprint.plan.name, timeout=_ACT, owner=owner, uid=uid, **given)
-        return _there(await calls.read_stored(data), blueprint.plan.name)
+        name = blueprint.plan.name
+        data = await self.call("submit", job=name, timeout=_ACT, owner=owner, uid=uid, **given)
+        return _there(await calls.read_stored(data, name=name), name)
 
     async def _given(self, blueprint: Blueprint) -> dict[str, Any]:
         placement = blueprint.attached[FILE]
@@ -152,7 +154,7 @@ class RayBackend(Backend):
         """Read the record; raises `HeldError` where this process held the job and another has taken it over."""
         if not is_job_name(name):
             return None
-        return await calls.read_stored(await self.call("load", job=name, name=name, me=self.me(name)))
+        return await calls.read_stored(await self.call("load", job=name, name=name, me=self.me(name)), name=name)
 
     async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
         """Replace the record; see `Backend.save`."""
@@ -161,6 +163,7 @@ class RayBackend(Backend):
             "save", job=record.name, record=await calls.write_record(record), version=version, blueprint=given
         )
         plan, kept = await calls.read(Plan, calls.field(saved, "plan")), str(calls.field(saved, "version"))
+        require_job(record, plan, name=record.name, where=calls.WHERE)
         return Stored(record=record, plan=plan, version=kept)
 
     async def observe(self, record: JobRecord) -> Observation:
@@ -229,7 +232,7 @@ class RayBackend(Backend):
     async def status(self, name: str) -> JobStatus | None:
         """Return the coordinator's last status."""
         data = await self.call("status", job=name, name=name) if is_job_name(name) else None
-        return None if data is None else await calls.read(JobStatus, data)
+        return None if data is None else await calls.read_status(data, name=name)
 
     async def names(self) -> tuple[str, ...]:
         """List the jobs of the ledger."""

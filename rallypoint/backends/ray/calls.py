@@ -29,6 +29,7 @@ from rallypoint.backends.contract import (
     Tail,
 )
 from rallypoint.backends.cursors import MAX_RANKS, Cursors, place_of
+from rallypoint.backends.identity import require_job, require_status
 from rallypoint.backends.ray.placement import Placement
 from rallypoint.job import ElasticJob, JobError
 from rallypoint.supervision import actions
@@ -38,10 +39,12 @@ from rallypoint.wire import codec
 from rallypoint.wire.bounds import excess
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text
+from rallypoint.wire.status import JobStatus
 
 __all__ = [
     "LINE",
     "PATH",
+    "WHERE",
     "action_from",
     "action_to",
     "error_from",
@@ -55,6 +58,7 @@ __all__ = [
     "read_job",
     "read_lines",
     "read_placement",
+    "read_status",
     "read_stored",
     "read_tail",
     "stored_from",
@@ -76,6 +80,9 @@ _TEXT = 2000
 
 #: Begins the line with which the bootstrap job gives out the address and the key of the ledger.
 LINE = "RALLYPOINT_LEDGER "
+
+#: Where a job was found, for errors.
+WHERE = "the response of the ledger"
 
 #: Where the ledger takes calls; the name of the method follows.
 PATH = "/v1/"
@@ -151,9 +158,19 @@ async def read_placement(data: Any) -> Placement:
     return await _in_thread(lambda: codec.loads(Placement, str(data)))
 
 
-async def read_stored(data: Any) -> Stored | None:
-    """Return the loaded job of an answer, as `read` does."""
-    return await _in_thread(lambda: stored_from(data))
+async def read_stored(data: Any, *, name: str) -> Stored | None:
+    """Return the loaded job `name` of an answer, as `read` does."""
+    stored = await _in_thread(lambda: stored_from(data))
+    if stored is not None:
+        require_job(stored.record, stored.plan, name=name, where=WHERE)
+    return stored
+
+
+async def read_status(data: Any, *, name: str) -> JobStatus:
+    """Return the status of job `name` of an answer, as `read` does."""
+    status = await read(JobStatus, data)
+    require_status(status, name=name, where=WHERE, kind=BackendError)
+    return status
 
 
 def lines_to(lines: Sequence[LogLine]) -> list[list[Any]]:

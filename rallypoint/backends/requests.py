@@ -367,6 +367,14 @@ async def _change(backend: Backend, name: str, change: Callable[[JobRecord], Job
             await backoff.conflict(error)
 
 
+async def _require_readable_roles(backend: Backend, name: str) -> None:
+    """Raise `BackendError` where the job of an elastic role cannot be read: no supervisor could ever end that deletion."""
+    stored = await backend.load(name)
+    for role in () if stored is None else role_plans(stored.plan):
+        if role.elastic:
+            await backend.units(name).jobs.load(role_job(name, role.name))
+
+
 async def delete(
     backend: Backend,
     name: str,
@@ -380,11 +388,13 @@ async def delete(
 
     With `owner` only if the job is still theirs; returns whether it was deleted.
 
-    Raises `JobNotFoundError`, and `BackendError` when it is not gone after `timeout` seconds; the deletion stays asked for.
+    Raises `JobNotFoundError`, and `BackendError` when it is not gone after `timeout` seconds, or when the job of one of its
+    roles cannot be read; the deletion stays asked for.
     """
     record = await _ask_for_deletion(backend, name, owner)
     if not record.deletion:
         return False
+    await _require_readable_roles(backend, name)
 
     async def to_the_end() -> None:
         await supervise(backend, name, holder=holder, on_turn=on_turn)

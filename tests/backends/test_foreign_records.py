@@ -26,6 +26,7 @@ from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.line import Verb
+from rallypoint.wire.role_plans import role_plan
 from rallypoint.wire.status import JobState, JobStatus
 
 SECRET = "the output of the victim"
@@ -134,6 +135,25 @@ def test_a_role_table_that_names_another_job_is_refused(home: Path) -> None:
         BackendError, match="plan of role 'trainer' belongs to job 'victim', but this is the place of job 'mine-trainer'"
     ):
         asyncio.run(LocalBackend(home).load("mine"))
+
+
+def test_a_deletion_ends_where_a_role_names_another_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """With an error: nobody can know what still runs of the role."""
+    folder = submitted(home, "mine", "my-ti", roles=ROLES)
+
+    async def started() -> None:
+        backend = LocalBackend(home)
+        stored = await backend.load("mine")
+        assert stored is not None
+        units = backend.units("mine")
+        drawn = await units.blueprint(stored.record, stored.plan, role_plan(stored.plan, "trainer"))
+        await units.jobs.submit(drawn, owner="mine/1.0.1")
+
+    asyncio.run(started())
+    changed(folder / "jobs/mine-trainer/record.json", lambda record: record.update(name="victim"))
+
+    assert main(["delete", "mine"]) != 0
+    assert "the record belongs to job 'victim', but this is the place of job 'mine-trainer'" in capsys.readouterr().err
 
 
 async def test_a_status_of_another_job_counts_as_none(mine: Path, home: Path, caplog: pytest.LogCaptureFixture) -> None:

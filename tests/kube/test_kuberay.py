@@ -75,6 +75,19 @@ def test_the_cluster(kind):
     assert "command" not in group["template"]["spec"]["containers"][0]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_variables_from_secrets_are_those_of_ray(kind):
+    """They were left out of all pods; what only an agent in a pod needs stays out."""
+    token = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}
+    manifest, cluster = made(kind, pod_env=[token], env={"A": "1"})
+
+    head = cluster["headGroupSpec"]["template"]["spec"]["containers"]
+    worker = cluster["workerGroupSpecs"][0]["template"]["spec"]["containers"]
+    assert worker[0]["env"] == [token, {"name": "A", "value": "1"}]
+    assert all(token in one["env"] for one in head)
+    assert problems(manifest) == []
+
+
 def test_the_rayjob_is_retried_by_nobody_else():
     """KubeRay neither retries it nor keeps its pods, and needs no submitter pod."""
     manifest, _ = made(Kind.RAYJOB)

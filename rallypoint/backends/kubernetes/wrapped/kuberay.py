@@ -18,7 +18,7 @@ from typing import Any
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.manifests.blueprint import in_the_image
 from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, QUEUE_PRIORITY, queue_of
-from rallypoint.backends.kubernetes.manifests.parts import TRAINER, role_of
+from rallypoint.backends.kubernetes.manifests.parts import POD_IP, TRAINER, role_of
 from rallypoint.backends.kubernetes.manifests.validation import check
 from rallypoint.backends.kubernetes.manifests.volumes import RUN
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
@@ -46,6 +46,9 @@ _LARGEST = 100_000
 
 #: Worker groups of one cluster: Kueue counts eight pod sets, and the head is one of them.
 _MOST_GROUPS = 7
+
+#: Variables by which an agent in a pod knows its place; on Ray, it has them from the actor of its node.
+_OURS = (POD_IP, env.MACHINE)
 
 #: Fields of a job that only the outer supervisor needs.
 _OUTER = ("platform", "namespace", "labels", "annotations", "network_policy", "insecure_token", *PODS)
@@ -164,7 +167,7 @@ def _pod(template: Mapping[str, Any], name: str, own: Mapping[str, Any]) -> dict
     spec = {**template["spec"]}
     trainer, *others = spec["containers"]
     kept = {key: value for key, value in trainer.items() if key not in ("command", "args", "ports", "env")}
-    variables = [one for one in trainer["env"] if "value" in one and one["name"] not in _names(own)]
+    variables = [one for one in trainer["env"] if one["name"] not in (*_OURS, *_names(own))]
     ray = {**kept, "name": name, **own, "env": [*variables, *own.get("env", ())]}
     return {**template, "spec": {**spec, "containers": [ray, *others]}}
 

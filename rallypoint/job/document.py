@@ -66,6 +66,15 @@ class _Loader(yaml.SafeLoader):
         return composed
 
 
+def _tagged_int(loader: yaml.SafeLoader, node: yaml.Node) -> int:
+    """Return the number of `!!int`. Base 60 of YAML 1.1 is an error: its time grows with the square of the digits."""
+    text = loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else ":"
+    if ":" in text:
+        raise yaml.constructor.ConstructorError(None, None, "expected an integer", node.start_mark)
+    return int(loader.construct_yaml_int(node))
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _tagged_int)
 _Loader.yaml_implicit_resolvers = {}
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^-?(?:0|[1-9][0-9]*)$"), list("-0123456789"))
@@ -133,6 +142,8 @@ def read_yaml(text: str, *, limit: int = BYTES_LIMIT) -> Any:
         raise JobError([Problem(path=place, text=f"is not valid YAML; {error.problem or error.context}")]) from error
     except RecursionError as error:
         raise JobError([_TOO_DEEP]) from error
+    except (AttributeError, LookupError) as error:  # PyYAML's, of `!!timestamp x` and `!!bool x`
+        raise JobError([Problem(path="job", text="is not valid YAML; a value does not fit its tag")]) from error
     except (yaml.YAMLError, ValueError) as error:  # ValueError: a value that its own tag (`!!int x`) does not fit
         raise JobError([Problem(path="job", text=f"is not valid YAML; {str(error).splitlines()[0]}")]) from error
 

@@ -169,6 +169,16 @@ def test_merge_keys_work(job_file):
             id="a wrong tag",
         ),
         pytest.param(
+            "job.yaml", 'a: !!timestamp "x"\n', "job: is not valid YAML; a value does not fit its tag", id="no timestamp"
+        ),
+        pytest.param("job.yaml", 'a: !!bool "x"\n', "job: is not valid YAML; a value does not fit its tag", id="no boolean"),
+        pytest.param(
+            "job.yaml",
+            'a: !!int "' + "1:" * 200_000 + '1"\n',
+            "line 1, column 4: is not valid YAML; expected an integer",
+            id="a number of base 60",
+        ),
+        pytest.param(
             "job.json",
             '{"name": }',
             "line 1, column 10: is not valid JSON; Expecting value",

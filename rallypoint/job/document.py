@@ -68,8 +68,7 @@ class _Loader(yaml.SafeLoader):
 
 def _tagged_int(loader: yaml.SafeLoader, node: yaml.Node) -> int:
     """Return the number of `!!int`. Base 60 of YAML 1.1 is an error: its time grows with the square of the digits."""
-    text = loader.construct_scalar(node) if isinstance(node, yaml.ScalarNode) else ":"
-    if ":" in text:
+    if not isinstance(node, yaml.ScalarNode) or ":" in node.value:
         raise yaml.constructor.ConstructorError(None, None, "expected an integer", node.start_mark)
     return int(loader.construct_yaml_int(node))
 

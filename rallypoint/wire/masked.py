@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +32,13 @@ _SHORTEST = 5
 
 #: Secrets of one job, their characters, and the characters of the notes of where they are; above that whole texts are masked.
 _MOST, _MOST_CHARS, _MOST_NOTED = 256, 16 * 1024, 64 * 1024
+
+#: Lines of all secrets: each is masked by itself, since logs and errors are shown line by line.
+_MOST_LINES = 1024
+_LINE_END = re.compile(r"\s*(?:[\r\n]|\\n)\s*")
+
+#: Characters of the shortest text that may be cut; such a text is also searched for the beginning of a secret at its end.
+_CUT = 500
 
 #: Characters of a value in which several secrets are told apart, and places at which the end of one is looked for.
 _SEARCHED, _TRIES = 16 * 1024, 1024
@@ -109,15 +117,28 @@ def _mask(values: Iterable[tuple[Any, Any]]) -> Masking:
             size += len(secret)
         if place >= _MOST or size > _MOST_CHARS:
             return _hidden
+    lines = {line for secret in secrets for line in _LINE_END.split(secret) if re.search(r"\w", line)}
+    if len(lines) > _MOST_LINES:
+        return _hidden
     # The longest first: one may be part of another. A pattern of all of them would cost pattern times text in one call.
-    ordered = sorted((secret for secret in secrets if len(secret) >= _SHORTEST), key=len, reverse=True)
+    ordered = sorted((secret for secret in secrets | lines if len(secret) >= _SHORTEST), key=len, reverse=True)
 
     def mask(text: str) -> str:
+        long = len(text) >= _CUT
         for secret in ordered:
             text = text.replace(secret, HIDDEN)
-        return text
+        return _without_begun(text, ordered) if long else text
 
     return mask
+
+
+def _without_begun(text: str, secrets: Sequence[str]) -> str:
+    """Return a text that may have been cut without the beginning of a secret at its end."""
+    for secret in secrets:
+        for size in range(min(len(secret) - 1, len(text)), _SHORTEST - 1, -1):
+            if text.endswith(secret[:size]):
+                return text[:-size] + HIDDEN
+    return text
 
 
 def masked_json(value: Any, mask: Masking) -> Any:

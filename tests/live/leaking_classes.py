@@ -20,6 +20,15 @@ class PreCheck:
         return ["job_abortion"]
 
 
+class CutCheck(PreCheck):
+    """A pre-check operator whose error is cut before the last character of the secret."""
+
+    def check(self, job_args):
+        """Fail with 2,000 characters and one more."""
+        before, secret = "check raised ConnectionError: ", os.environ["WAREHOUSE"]
+        raise ConnectionError("x" * (2001 - len(before) - len(secret)) + secret)
+
+
 class Extension:
     """A failover extension."""
 

@@ -91,6 +91,46 @@ def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(
     assert SECRET in (job / "plan.json").read_text()
 
 
+KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7of2\nQ2hhbmdlTWU3of3\n-----END KEY-----"
+
+
+@pytest.mark.parametrize(
+    ("script", "secret", "where"),
+    [
+        ("leaking_script.py", KEY, {}),
+        ("leaking_script.py", SECRET, {"health": {"pre_check_ops": [("leaking_classes", "CutCheck", True)]}}),
+    ],
+    ids=["a secret of several lines", "a message that is cut in a secret"],
+)
+def test_parts_of_a_secret_are_masked_wherever_a_job_is_shown(
+    light: Any, home: Path, script: str, secret: str, where: dict[str, Any]
+) -> None:
+    """Each line of it, and its beginning."""
+    mask_secret(secret)
+    ti = FakeTask()
+    operator = Operator(
+        task_id="train",
+        entrypoint=str(SCRIPT.with_name(script)),
+        env={"WAREHOUSE": secret, "URL": "host"},
+        recovery={"max_restarts": 0, "node_replacements": 0},
+        **{"fault_tolerance": {"retry_limit": 0}, **where},
+        on_finish_action="keep_job",
+        deferrable=False,
+    )
+
+    with pytest.raises(TrainingFailed) as failed:
+        operator.execute(context(ti))
+
+    folder = Path(os.environ[env.HOME])
+    (job,) = (folder / "jobs").iterdir()
+    told = asyncio.run(shown(folder, job.name))
+    record, status = ((job / name).read_text() for name in ("record.json", "status.json"))
+    parts = [*secret.splitlines(), secret[:-1]]
+    for text in (str(failed.value), json.dumps(ti.pushed), record, status, told):
+        assert [part for part in parts if part in text] == []
+    assert "***" in str(failed.value) + record + status
+
+
 def echo(password: str, *, options: dict[str, str]) -> str:
     return f"{password} {options}"[:0]
 

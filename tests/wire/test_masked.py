@@ -114,3 +114,38 @@ def test_the_secrets_of_all_roles_are_those_of_the_job():
 
     assert mask_of_plan(plan)("got hunter2-secret") == "got ***"
     assert mask_of_plan(dataclasses.replace(PLAN, env=env))("got hunter2-secret") == "got ***"
+
+
+KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\n  Q2hhbmdlTWU=\n{\n-----END KEY-----\n"
+
+
+def test_each_line_of_a_secret_is_masked():
+    """Logs and errors are shown line by line, with other text before and after; short lines are kept."""
+    mask = mask_of({"KEY": KEY, MASKED: json.dumps([["KEY", 0, len(KEY)]])}, ())
+
+    assert mask(f"401: {KEY}") == "401: ***"
+    assert [mask(f"    {line.strip()} at host") for line in KEY.splitlines()] == [
+        "    *** at host",
+        "    *** at host",
+        "    *** at host",
+        "    { at host",
+        "    *** at host",
+    ]
+    assert mask(repr(KEY).replace("  ", "")) == "'***\\n***\\n***\\n{\\n***\\n'"
+
+
+@pytest.mark.parametrize("kept", range(5, 14))
+def test_the_beginning_of_a_secret_at_the_end_of_a_cut_text_is_masked(kept):
+    """A text of hundreds of characters may have been cut before it was masked."""
+    secret = "hunter2-secret"
+    mask = mask_of({"A": secret, MASKED: json.dumps([["A", 0, len(secret)]])}, ())
+
+    assert mask("x" * 2000 + secret[:kept]) == "x" * 2000 + "***"
+    assert mask("says " + secret[:kept]) == "says " + secret[:kept]
+
+
+def test_too_many_lines_mask_all():
+    """A text that cannot be searched for them is not shown."""
+    secret = "\n".join(f"line {number}" for number in range(1100))
+
+    assert mask_of({"A": secret, MASKED: json.dumps([["A", 0, len(secret)]])}, ())("hello") == "***"

@@ -24,7 +24,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -191,14 +190,18 @@ def test_a_node_with_a_group_of_an_elastic_role(place: Path, home: Path) -> None
 
 @pytest.mark.extended
 def test_three_roles_at_once(place: Path, home: Path) -> None:
-    """A rollout, the judge and a rank of the trainer are killed within 50 ms: each role answers for itself."""
+    """A rollout, the judge and a rank of the trainer are killed at once: each role answers for itself."""
     job, before = started(place, home)
 
-    began = time.monotonic()
-    kill(before["rollout", 0])
-    kill(before["judge", 0])
-    kill(before["trainer", 1])
-    assert time.monotonic() - began < 0.05
+    # On a busy machine 50 ms can pass between two of them: the supervisor looks only once all three are dead.
+    supervisor = job.supervisor()
+    os.kill(supervisor, signal.SIGSTOP)
+    try:
+        kill(before["rollout", 0])
+        kill(before["judge", 0])
+        kill(before["trainer", 1])
+    finally:
+        os.kill(supervisor, signal.SIGCONT)
 
     after = {("rollout", 0): job.begins("rollout", 0, life=2).pid, ("judge", 0): job.begins("judge", 0, life=2).pid}
     job.begins("trainer", 1, life=2)

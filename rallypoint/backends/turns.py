@@ -295,7 +295,7 @@ class Turns:
 
     async def _act(self, decision: Decision, plan: Plan) -> bool:
         """Do the actions; return whether the job was purged. What cannot be created is told to the next turn."""
-        errors = []
+        errors: list[CreateError] = []
         for action in decision.actions:
             if action not in self._last_actions:
                 log.info("job=%s: %s", self._name, _describe(action))
@@ -303,8 +303,8 @@ class Turns:
                 await self._backend.act(decision.record, plan, action)
             except ActionError as error:
                 log.warning("job=%s: failed to %s: %s", self._name, _describe(action), clean_text(str(error)))
-                errors.append((action, error))
-        self._create_errors = tuple(_create_errors(errors))
+                errors += _create_error(action, error)
+        self._create_errors = tuple(errors)
         return any(isinstance(action, Purge) for action in decision.actions)
 
 
@@ -331,11 +331,11 @@ def masked(seen: Observation, plan: Plan) -> Observation:
     return dataclasses.replace(seen, nodes=nodes)
 
 
-def _create_errors(errors: Iterable[tuple[Action, ActionError]]) -> Iterable[CreateError]:
-    for action, error in errors:
-        if isinstance(action, (CreateNode, CreateCoordinator, CreateComponents)):
-            node = action.node if isinstance(action, CreateNode) else -1
-            yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal, waits=error.waits)
+def _create_error(action: Action, error: ActionError) -> Iterable[CreateError]:
+    """Return what the next turn needs of an error. The error itself holds the frames of its calls, and thus whole manifests."""
+    if isinstance(action, (CreateNode, CreateCoordinator, CreateComponents)):
+        node = action.node if isinstance(action, CreateNode) else -1
+        yield CreateError(attempt=action.attempt, node=node, reason=str(error), fatal=error.fatal, waits=error.waits)
 
 
 def _describe(action: Action) -> str:

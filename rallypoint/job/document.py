@@ -17,7 +17,7 @@ import itertools
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ import yaml
 
 from rallypoint.job.errors import JobError, Problem, Step, dotted
 
-__all__ = ["BYTES_LIMIT", "DEPTH_LIMIT", "NODES_LIMIT", "read_document", "read_json", "read_yaml", "write_yaml"]
+__all__ = ["BYTES_LIMIT", "DEPTH_LIMIT", "NODES_LIMIT", "check_values", "read_document", "read_json", "read_yaml", "write_yaml"]
 
 #: Limits of a document: bytes, values (with expanded aliases) and nesting. Readers and validation are slow.
 BYTES_LIMIT, NODES_LIMIT, DEPTH_LIMIT = 512 * 1024, 20_000, 64
@@ -49,9 +49,9 @@ _TOO_MANY = Problem(path="job", text=f"with all YAML aliases expanded, the docum
 class _Loader(yaml.SafeLoader):
     """PyYAML's safe loader with the resolvers below and no others, and with bounds."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, most: int) -> None:
         super().__init__(text)
-        self._depth = self._nodes = 0
+        self._depth, self._nodes, self._most = 0, 0, most
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         """Compose the next node; raises `JobError` above a bound, before more is read."""
@@ -59,7 +59,7 @@ class _Loader(yaml.SafeLoader):
         self._nodes += 1
         if self._depth > DEPTH_LIMIT:
             raise JobError([_TOO_DEEP])
-        if self._nodes > NODES_LIMIT:
+        if self._nodes > self._most:
             raise JobError([_TOO_MANY])
         composed: yaml.Node | None = super().compose_node(parent, index)
         self._depth -= 1
@@ -120,16 +120,16 @@ def read_document(path: Path) -> Any:
         raise error.with_source(str(path)) from None
 
 
-def read_yaml(text: str, *, limit: int = BYTES_LIMIT) -> Any:
+def read_yaml(text: str, *, limit: int = BYTES_LIMIT, nodes: int = NODES_LIMIT) -> Any:
     """Return the plain values of one YAML document; raises `JobError` for bad YAML and for a key given twice.
 
-    `limit`: bytes of the text.
+    `limit`: bytes of the text, and characters of its values; `nodes`: keys and values. Both with aliases expanded.
     """
     _check_length(text, limit)
     try:
-        loader = _Loader(text)
+        loader = _Loader(text, nodes)
         node = loader.get_single_node()
-        _check_expanded(node)
+        _check_expanded(node, limit, nodes)
         twice = tuple(_duplicates(node, (), set()))
         if twice:
             raise JobError(twice)
@@ -182,7 +182,7 @@ def read_json(text: str) -> Any:
         raise JobError([Problem(path=place, text=f"is not valid JSON; {error.msg}")]) from error
     except ValueError as error:  # more digits than Python converts
         raise JobError([Problem(path="job", text="is not valid JSON; an integer has too many digits")]) from error
-    _check_values(document)
+    check_values(document)
     if not isinstance(document, dict):
         return _as_text(document)
     return {key: _as_number(value) if key == _CONFIG else _as_text(value) for key, value in document.items()}
@@ -235,12 +235,12 @@ def _check_length(text: str, limit: int) -> None:
         raise JobError([Problem(path="job", text=f"cannot be read; the document exceeds {limit} bytes")])
 
 
-def _check_expanded(node: yaml.Node | None) -> None:
+def _check_expanded(node: yaml.Node | None, limit: int, nodes: int) -> None:
     """Raise `JobError` where aliases and merges make too much of a document, or lead to themselves."""
     values, size = (0, 0) if node is None else _expanded(node, {}, set())
-    if values > NODES_LIMIT:
+    if values > nodes:
         raise JobError([_TOO_MANY])
-    if size > BYTES_LIMIT:
+    if size > limit:
         raise JobError([Problem(path="job", text=f"cannot be read; with all YAML aliases expanded, {_TOO_LONG}")])
 
 
@@ -259,23 +259,26 @@ def _expanded(node: yaml.Node, known: dict[int, tuple[int, int]], around: set[in
     return known[id(node)]
 
 
-def _check_values(document: Any) -> None:
-    """Raise `JobError` for a document with too many values, or nested too deep."""
-    level, count = [document], 0
+def check_values(document: Any) -> None:
+    """Raise `JobError` for a document with too many values, too much text, or nested too deep."""
+    level, count, size = [document], 0, 0
     for _ in range(DEPTH_LIMIT + 1):
         if not level:
             return
         count += len(level)
+        size += sum(len(value) for value in level if isinstance(value, str))
         if count > NODES_LIMIT:
             raise JobError([_TOO_MANY])
+        if size > BYTES_LIMIT:
+            raise JobError([Problem(path="job", text=f"{_TOO_LONG} of text")])
         level = [item for value in level for item in _items(value)]
     raise JobError([_TOO_DEEP])
 
 
 def _items(value: Any) -> Iterable[Any]:
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return value.values()
-    return value if isinstance(value, list) else ()
+    return value if isinstance(value, (list, tuple)) else ()
 
 
 def _duplicates(node: yaml.Node | None, place: tuple[Step, ...], seen: set[int]) -> Iterator[Problem]:

@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import Self
 
 from rallypoint.job import several
-from rallypoint.job.document import read_document, write_yaml
+from rallypoint.job.document import check_values, read_document, write_yaml
 from rallypoint.job.errors import JobError, Problem, Step, dotted, show
 from rallypoint.job.fields import JobFields
 from rallypoint.job.profiles import specs
@@ -264,7 +264,11 @@ def load_job(
 
 def _job(document: Any, fields: Mapping[str, Any], base: Path | None, *, source: str) -> ElasticJob:
     try:
-        job = ElasticJob.model_validate(_merged(document, fields))
+        merged = _merged(document, fields)
+        check_values(merged)
+        job = ElasticJob.model_validate(merged)
+        # A short form may stand for more values: the canonical document is stored, and read again.
+        check_values(job.to_document())
         return job if base is None else job.with_base(base)
     except JobError as error:
         raise error.with_source(source) from None

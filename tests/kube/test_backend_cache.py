@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.kubernetes.watching.cache import Cache
+from rallypoint.backends.kubernetes.watching.views import pod_view
 from tests.kube.pods import JOB, ended, pod
 
 UID = JOB.uid
@@ -53,10 +54,10 @@ def test_a_list_ends_what_is_not_in_it():
     cache.pods.put(pod(node=0, version="5"))
     cache.pods.put(pod(node=1, version="6"))
     cache.pods.put(pod(node=2, version="30"))
-    cache.pods.replace([pod(node=1, version="6")], "20")
+    cache.pods.keep({pod_view(pod(node=1)).uid}, "20")
     assert sorted(phases(cache)) == ["digits-a1-n1-1", "digits-a1-n2-1"]
 
-    cache.pods.replace([], "40", among=lambda view: view.labels.uid == "another job's")
+    cache.pods.keep(set(), "40", among=lambda view: view.labels.uid == "another job's")
     assert sorted(phases(cache)) == ["digits-a1-n1-1", "digits-a1-n2-1"]
 
 

@@ -5,16 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from typing import Any
 
 import pytest
 from aiohttp import web
 
 from rallypoint.backends.kubernetes.access import Access
-from rallypoint.backends.kubernetes.client import KubeApi
-from rallypoint.backends.kubernetes.errors import ApiError, refusal
+from rallypoint.backends.kubernetes.client import KubeApi, whole_lines
+from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, refusal
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
-from rallypoint.backends.kubernetes.watching.watch import Target, list_all
+from rallypoint.backends.kubernetes.watching.watch import Target, pages
 
 pytestmark = [pytest.mark.live, pytest.mark.may_block("the official client is imported, and kubeconfigs are read")]
 
@@ -177,11 +176,30 @@ async def test_a_page_that_is_too_large_is_requested_in_smaller_ones():
             more = {"continue": str(names.stop)} if names.stop < 20 else {}
             return json.dumps({"items": items, "metadata": {"resourceVersion": "7", **more}}).encode()
 
-    found: list[Any] = []
-    version = await list_all(Server(), Target(path="/api/v1/pods"), found)  # type: ignore[arg-type]
+    found = [page async for page in pages(Server(), Target(path="/api/v1/pods"))]  # type: ignore[arg-type]
 
-    assert [item["metadata"]["name"] for item in found] == [str(name) for name in range(20)]
-    assert (version, sizes) == ("7", [500, 62, 7, 7, 7])
+    assert [item["metadata"]["name"] for page in found for item in page.items] == [str(name) for name in range(20)]
+    assert [page.version for page in found] == ["", "", "7"]
+    assert sizes == [500, 62, 7, 7, 7]
+
+
+async def test_the_events_of_a_watch_come_whole_in_any_chunks():
+    """The last one may be cut; a longer one than an API server sends is refused before it is in memory."""
+
+    async def chunked(text, size):
+        for begin in range(0, len(text), size):
+            yield text[begin : begin + size]
+
+    text = b"one\n\ntwo\nthr"
+    for size in range(1, len(text) + 1):
+        assert [line async for line in whole_lines(chunked(text, size), "/x")] == [b"one\n", b"\n", b"two\n", b"thr"]
+
+    async def endless():
+        while True:
+            yield b"x" * (1 << 20)
+
+    with pytest.raises(TooLargeError, match="more than 16777216 bytes"):
+        await anext(whole_lines(endless(), "/x"))
 
 
 async def test_a_pod_does_not_make_its_supervisor_log_in_again(hostile):

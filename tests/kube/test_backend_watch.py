@@ -24,8 +24,8 @@ class Shelves:
         self.told += 1
         self.kept.pop(found["metadata"]["name"], None)
 
-    def replace(self, found, version):
-        self.kept = {each["metadata"]["name"]: each for each in found}
+    def keep(self, uids, version):
+        self.kept = {name: each for name, each in self.kept.items() if each["metadata"]["uid"] in uids}
 
 
 @contextlib.asynccontextmanager
@@ -51,10 +51,11 @@ async def test_what_is_there_is_listed_and_what_comes_is_told():
     async with watching(api) as (watch, shelves):
         await same(api, shelves)
         await eventually_async(lambda: watch.fresh)
+        listed = shelves.told
         api.put("late")
         api.delete("pod-7")
         await same(api, shelves)
-        assert shelves.told == 2
+        assert shelves.told == listed + 2
         assert [method for method, _ in api.asked] == ["GET", "GET", "GET", "WATCH"]
 
 
@@ -112,3 +113,29 @@ async def test_a_watch_begins_when_its_server_does():
         api.down = False
         await same(api, shelves)
         assert await watch.listed(0.05)
+
+
+async def test_an_object_that_cannot_be_read_ends_no_watch(caplog):
+    """Any user of the namespace can write one. The watch lists again, and is up to date when the object is gone."""
+    api = FakeApi()
+
+    class Strict(Shelves):
+        def put(self, found):
+            if found.get("hostile"):
+                raise ValueError("invalid literal for int()")
+            super().put(found)
+
+    shelves = Strict()
+    watch = Watch(api, Target(path="/pods", selector="a=b"), shelves)
+    watch.start()
+    try:
+        await eventually_async(lambda: watch.fresh)
+        api.put("bad", hostile=True)
+        await eventually_async(lambda: [method for method, _ in api.asked].count("GET") >= 3)
+        api.put("good")
+        api.delete("bad")
+        await same(api, shelves)
+        await eventually_async(lambda: watch.fresh)
+    finally:
+        await watch.stop()
+    assert [record.exc_info is not None for record in caplog.records if "listing the objects again" in record.message] == [True]

@@ -49,7 +49,10 @@ _PROXY = "/proxy/"
 #: Bytes of the largest answer of the API server that is read, and of the log of a pod.
 _LARGEST_ANSWER, _LARGEST_LOG, _LONGEST_LINE = 64 << 20, 256 << 20, 1 << 20
 
-#: Values in such an answer: a page of a list may have more than a text of one job.
+#: Bytes of the longest event of a watch. An object has up to 1.5 MiB, and JSON may need six bytes for one character.
+_LONGEST_EVENT = 16 << 20
+
+#: Values in such an answer: a page of a list may have more than a text of one job, and one object of 1.5 MiB always has fewer.
 _VALUES = 32 * VALUES
 
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
@@ -170,11 +173,11 @@ class KubeApi:
             yield self._lines(answer, path)
 
     async def _lines(self, answer: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
+        chunks = answer.content.iter_any()
         try:
-            async for line in cut_lines(answer.content.iter_any()) if path.endswith("/log") else answer.content:
+            async for line in cut_lines(chunks) if path.endswith("/log") else whole_lines(chunks, path):
                 yield line
-        # A line longer than the client's buffer is none that an API server sends.
-        except (*_BROKEN, ValueError) as error:
+        except _BROKEN as error:
             raise self._unreachable("GET", path, error) from error
 
     async def close(self) -> None:
@@ -267,6 +270,25 @@ async def cut_lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
             rest, cut = b"", True
     if rest and not cut:
         yield rest
+
+
+async def whole_lines(chunks: AsyncIterable[bytes], path: str) -> AsyncIterator[bytes]:
+    """Yield the events of a watch with their line ends, and what follows the last one.
+
+    Raises `TooLargeError` for a longer line than an API server sends.
+    """
+    rest, size = [b""], 0
+    async for chunk in chunks:
+        first, *others = chunk.split(b"\n")
+        rest.append(first)
+        for line in others:
+            yield b"".join(rest) + b"\n"
+            rest, size = [line], 0
+        size += len(rest[-1])
+        if size > _LONGEST_EVENT:
+            raise TooLargeError(f"GET {path}", status=502, said=f"an event of the watch has more than {_LONGEST_EVENT} bytes")
+    if left := b"".join(rest):
+        yield left
 
 
 class _WithoutRedirects:

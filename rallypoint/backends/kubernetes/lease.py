@@ -95,8 +95,15 @@ def write_time(at: float) -> str:
 
 
 def parse_time(text: str) -> float:
-    """Return a time of Kubernetes in seconds since the epoch, 0 for none and for what cannot be read."""
+    """Return a time of Kubernetes in seconds since the epoch; 0 for one that is empty, invalid or before 1970.
+
+    Python 3.10 reads only fractions of 3 or 6 digits, and a Go program writes any number of them.
+    """
+    head, _, fraction = text.removesuffix("Z").partition(".")
+    digits = fraction[: len(fraction) - len(fraction.lstrip("0123456789"))]
     try:
-        return datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()
+        whole = datetime.datetime.fromisoformat(head + fraction[len(digits) :])
+        at = whole if whole.tzinfo else whole.replace(tzinfo=datetime.timezone.utc)
+        return max(0.0, at.timestamp() + (float(f"0.{digits}") if digits else 0.0))
     except ValueError:
         return 0.0

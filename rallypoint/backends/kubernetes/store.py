@@ -27,9 +27,9 @@ from rallypoint.backends.kubernetes.manifests.objects import (
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import ConfigMapView
-from rallypoint.backends.kubernetes.watching.watch import Target, list_all
+from rallypoint.backends.kubernetes.watching.watch import Target, pages
 from rallypoint.job import ElasticJob
-from rallypoint.job.document import BYTES_LIMIT, read_yaml
+from rallypoint.job.document import BYTES_LIMIT, NODES_LIMIT, read_yaml
 from rallypoint.job.errors import JobError
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
@@ -59,7 +59,7 @@ class Store:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._parsed: dict[str, tuple[str, str, Stored]] = {}
-        self._specs: dict[str, tuple[str, ElasticJob]] = {}
+        self._specs: dict[str, tuple[str, ElasticJob | BackendError]] = {}
         self._statuses: dict[str, tuple[str, str, JobStatus]] = {}
 
     def ref(self, record: JobRecord, owner: str = "", *, parent: str = "") -> JobRef:
@@ -69,9 +69,9 @@ class Store:
     async def names(self) -> tuple[str, ...]:
         """Return the names of all jobs, sorted; those of elastic roles belong to their job."""
         path = self._cluster.path("configmaps")
-        found: list[Mapping[str, Any]] = []
-        await list_all(self._cluster.api, Target(path=path, selector=f"{JOB},{PART}={Part.JOB.value},!{PARENT}"), found)
-        return tuple(sorted(item["metadata"]["labels"][JOB] for item in found))
+        target = Target(path=path, selector=f"{JOB},{PART}={Part.JOB.value},!{PARENT}")
+        found = [item["metadata"]["labels"][JOB] async for page in pages(self._cluster.api, target) for item in page.items]
+        return tuple(sorted(found))
 
     async def view(self, name: str, *, now: bool = False) -> ConfigMapView | None:
         """Return a job's ConfigMap: as the watch told of it where that is up to date, or else (or with `now`) as it is."""
@@ -111,8 +111,11 @@ class Store:
         known = self._specs.get(record.name)
         if known is None or known[0] != text:
             known = self._specs[record.name] = (text, await asyncio.to_thread(_read_spec, text, view.name))
+        spec = known[1]
+        if isinstance(spec, BackendError):
+            raise BackendError(str(spec))
         plan = (await self._stored(view)).plan
-        return known[1], plan, self.ref(record, view.uid, parent=plan.job)
+        return spec, plan, self.ref(record, view.uid, parent=plan.job)
 
     async def create(self, blueprint: Blueprint, *, owner: str, now: float) -> Stored:
         """Make a job if there is none of this name. Raises `JobExistsError` and `SubmitError`."""
@@ -263,9 +266,13 @@ _LONG = 1 << 15
 #: Bytes of a job as we have written it: indented, and with every alias expanded.
 _SPEC_LIMIT = 8 * BYTES_LIMIT
 
+#: Keys and values of such a text; a job has at most `NODES_LIMIT` values.
+_SPEC_NODES = 2 * NODES_LIMIT + 1
 
-def _read_spec(text: str, where: str) -> ElasticJob:
+
+def _read_spec(text: str, where: str) -> ElasticJob | BackendError:
+    """Return the job, or the error: both are remembered, since each action of a turn asks."""
     try:
-        return ElasticJob.model_validate(read_yaml(text, limit=_SPEC_LIMIT))
+        return ElasticJob.model_validate(read_yaml(text, limit=_SPEC_LIMIT, nodes=_SPEC_NODES))
     except JobError as error:
-        raise BackendError(f"ConfigMap {where}: {JOB_KEY}: {error}") from error
+        return BackendError(f"ConfigMap {where}: {JOB_KEY}: {error}")

@@ -7,8 +7,9 @@ process that comes by, so that a job is rather kept too long.
 
 from __future__ import annotations
 
+import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rallypoint.backends.contract import BackendError
@@ -30,11 +31,19 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class _Ended:
-    """A job that is over, and nobody's: its `attempt` was its last; it is kept for `kept` seconds."""
+    """A finished job without a supervisor: its `attempt` was its last; it is kept for `kept` seconds."""
 
     view: ConfigMapView
     attempt: int
     kept: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Read:
+    """The result of reading the `data` of a ConfigMap: the last attempt and the seconds to keep the job, or None."""
+
+    data: Mapping[str, str]
+    found: tuple[int, float] | None
 
 
 class Sweeper:
@@ -42,14 +51,15 @@ class Sweeper:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        #: What was read of jobs at a version of their ConfigMaps, by its uid: most of them stay as they are.
-        self._read: dict[str, tuple[str, _Ended | None]] = {}
+        #: By the uid of the ConfigMap. Most jobs stay as they are, and only their annotations change.
+        self._read: dict[str, _Read] = {}
 
     async def sweep(self) -> None:
         """Delete what is over for long enough; stamp what is over and has no stamp. Raises `BackendError`."""
         if not self._cluster.fresh:
             return
-        ended = list(self._ended())
+        ended = [job for view in tuple(self._cluster.cache.jobs) if (job := await self._finished(view)) is not None]
+        self._forget()
         if not ended:
             return
         now = await self._cluster.api.time()
@@ -63,7 +73,7 @@ class Sweeper:
     async def stamp(self, name: str) -> None:
         """Write down that a job is over, by whoever has just supervised it; where that fails another process does it."""
         view = self._cluster.cache.job(names.job_configmap(name))
-        job = None if view is None or view.deleting else _read(view)
+        job = None if view is None else await self._finished(view, held=True)
         if job is None or read_stamp(job.view.ended, job.attempt) is not None:
             return
         try:
@@ -71,16 +81,19 @@ class Sweeper:
         except BackendError as error:
             log.info("job=%s: cannot record when the job ended: %s; another process retries within some minutes", name, error)
 
-    def _ended(self) -> Iterator[_Ended]:
-        views = list(self._cluster.cache.jobs)
-        known, self._read = self._read, {}
-        for view in views:
-            version, job = known.get(view.uid, ("", None))
-            if version != view.version:
-                job = None if view.holder or view.deleting else _read(view)
-            self._read[view.uid] = (view.version, job)
-            if job is not None:
-                yield job
+    async def _finished(self, view: ConfigMapView, *, held: bool = False) -> _Ended | None:
+        """Return the job if it is finished and, except with `held`, has no supervisor."""
+        if view.deleting or (view.holder and not held):
+            return None
+        known = self._read.get(view.uid)
+        if known is None or known.data != view.data:
+            # A namespace may hold a thousand large records: one at a time, and not on the event loop.
+            known = self._read[view.uid] = _Read(data=view.data, found=await asyncio.to_thread(_last, view))
+        return None if known.found is None else _Ended(view=view, attempt=known.found[0], kept=known.found[1])
+
+    def _forget(self) -> None:
+        there = {view.uid for view in self._cluster.cache.jobs}
+        self._read = {uid: read for uid, read in self._read.items() if uid in there}
 
     async def _treat(self, job: _Ended, now: float) -> None:
         view, ended = job.view, read_stamp(job.view.ended, job.attempt)
@@ -98,8 +111,8 @@ class Sweeper:
         self._cluster.cache.jobs.put(changed)
 
 
-def _read(view: ConfigMapView) -> _Ended | None:
-    """Return what is to be known of a job that is over; None for one that is not, or that cannot be understood."""
+def _last(view: ConfigMapView) -> tuple[int, float] | None:
+    """Return the last attempt of a finished job and the seconds to keep it; None for other jobs and unreadable ones."""
     try:
         record = JobRecord.from_json(view.data.get(RECORD_KEY, ""))
         plan = codec.loads(Plan, view.data.get(PLAN_KEY, ""))
@@ -108,7 +121,7 @@ def _read(view: ConfigMapView) -> _Ended | None:
     except codec.WireError as error:
         log.debug("ConfigMap %s: %s", view.name, error)
         return None
-    return None if kept is None else _Ended(view=view, attempt=record.attempt, kept=kept)
+    return None if kept is None else (record.attempt, kept)
 
 
 def read_stamp(text: str, attempt: int) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, Generic, Protocol, TypeVar
 
 from rallypoint.backends.contract import Changes
@@ -89,18 +89,13 @@ class Shelf(Generic[V]):
         else:
             self._dig(uid)
 
-    def replace(self, found: Iterable[Mapping[str, Any]], version: str, among: Callable[[V], bool] | None = None) -> None:
-        """Take a whole list as it was at `version`: what is older and not in it is gone.
+    def keep(self, uids: Collection[str], version: str, among: Callable[[V], bool] | None = None) -> None:
+        """End a list as it was at `version`, whose objects were put: an older one whose uid is not among `uids` was deleted.
 
         With `among` the list was one of those alone.
         """
-        here = set()
-        for each in found:
-            view = self.put(each)
-            if view is not None:
-                here.add(view.uid)
         for view in list(self._views.values()):
-            if view.uid not in here and (among is None or among(view)) and not _later(view.version, version):
+            if view.uid not in uids and (among is None or among(view)) and not _later(view.version, version):
                 self._bury(view)
 
     def _bury(self, view: V) -> None:

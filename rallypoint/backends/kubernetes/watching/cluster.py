@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import weakref
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
@@ -21,7 +21,7 @@ from rallypoint.backends.kubernetes.labels import JOB, PART, Part, selector
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cache import Cache, KubernetesChanges
 from rallypoint.backends.kubernetes.watching.views import ConfigMapView, PodView
-from rallypoint.backends.kubernetes.watching.watch import Target, Watch, list_all
+from rallypoint.backends.kubernetes.watching.watch import Target, Watch, pages
 
 __all__ = ["Cluster", "joined"]
 
@@ -56,10 +56,9 @@ class _ConfigMaps:
         for shelf in self._shelves:
             shelf.remove(found)
 
-    def replace(self, found: Iterable[Mapping[str, Any]], version: str) -> None:
-        every = list(found)
+    def keep(self, uids: Collection[str], version: str) -> None:
         for shelf in self._shelves:
-            shelf.replace(every, version)
+            shelf.keep(uids, version)
 
 
 class Cluster:
@@ -209,9 +208,11 @@ class Cluster:
 
     async def pods_of(self, job: JobRef) -> tuple[PodView, ...]:
         """Return the pods of a job as they are now, and remember them."""
-        found: list[Mapping[str, Any]] = []
-        version = await list_all(self.api, Target(path=self.path("pods"), selector=selector(job)), found)
-        self.cache.pods.replace(found, version, among=lambda pod: pod.labels.uid == job.uid)
+        uids, version = set(), ""
+        async for page in pages(self.api, Target(path=self.path("pods"), selector=selector(job))):
+            uids |= {pod.uid for pod in map(self.cache.pods.put, page.items) if pod is not None}
+            version = page.version
+        self.cache.pods.keep(uids, version, among=lambda pod: pod.labels.uid == job.uid)
         return self.cache.pods_of(job.uid)
 
 

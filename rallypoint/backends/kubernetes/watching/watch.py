@@ -11,7 +11,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -19,7 +19,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import Api, parse
 from rallypoint.backends.kubernetes.errors import ApiError, GoneError, TooLargeError
 
-__all__ = ["Shelves", "Target", "Watch", "list_all"]
+__all__ = ["Page", "Shelves", "Target", "Watch", "pages"]
 
 log = logging.getLogger(__name__)
 
@@ -33,8 +33,8 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.05, 10.0
 #: A stream that lasted so many seconds worked, even if nothing happened meanwhile.
 _WORTH = 0.5
 
-#: Objects of one page of a list.
-_PAGE = 500
+#: Objects of one page of a list, and bytes of a text that is read in a thread.
+_PAGE, _LARGE = 500, 1 << 20
 
 
 class Shelves(Protocol):
@@ -48,8 +48,8 @@ class Shelves(Protocol):
         """Take note that an object was deleted."""
         ...
 
-    def replace(self, found: Iterable[Mapping[str, Any]], version: str) -> None:
-        """Take a whole list as it was at `version`: what is older and not in it is gone."""
+    def keep(self, uids: Collection[str], version: str) -> None:
+        """End a list as it was at `version`: an older object whose uid is not among `uids` was deleted."""
         ...
 
 
@@ -64,6 +64,14 @@ class Target:
     def query(self) -> dict[str, str]:
         """What every request asks for."""
         return {"labelSelector": self.selector} if self.selector else {}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Page:
+    """Some objects of a list; `version` is that of the whole list, and only the last page has one."""
+
+    items: tuple[Mapping[str, Any], ...]
+    version: str = ""
 
 
 class Watch:
@@ -129,15 +137,26 @@ class Watch:
                         "the Kubernetes watch of %s failed: %s; the supervisor starts the watch again", self._target.path, error
                     )
                 told = True
+                if isinstance(error, TooLargeError):  # the same event would follow the same version again
+                    self._version = ""
+            except Exception:
+                # Any user of the namespace can write objects. One that cannot be read must not end the watch.
+                if not told:
+                    log.exception("the Kubernetes watch of %s failed; listing the objects again", self._target.path)
+                self._version, told = "", True
             finally:
                 self._connected = False
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  spread, not secret
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _list(self) -> None:
-        found: list[Mapping[str, Any]] = []
-        version = await list_all(self._api, self._target, found)
-        self._shelves.replace(found, version)
+        uids, version = set(), ""
+        async for page in pages(self._api, self._target):
+            for found in page.items:
+                self._shelves.put(found)
+                uids.add(str(found["metadata"].get("uid") or ""))
+            version = page.version
+        self._shelves.keep(uids, version)
         self._version = version
         self._listed.set()
 
@@ -155,8 +174,7 @@ class Watch:
         async with self._api.stream(self._target.path, query=query, silence=_SILENCE) as lines:
             self._connected = True
             async for line in _whole(lines):
-                event = parse(line, f"watch {self._target.path}")
-                self._take(event)
+                self._take(await _parsed(line, f"watch {self._target.path}"))
                 heard = True
         return heard or clock() - begun > _WORTH
 
@@ -181,21 +199,26 @@ async def _whole(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
             yield line
 
 
-async def list_all(api: Api, target: Target, into: list[Mapping[str, Any]]) -> str:
-    """Append all objects to `into`, page by page, as they are now; return the version of the list."""
+async def pages(api: Api, target: Target) -> AsyncIterator[Page]:
+    """Yield all objects as they are now, page by page, so that one page at a time is in memory. Raises `BackendError`."""
     size, query, what = _PAGE, dict(target.query), f"GET {target.path}"
     while True:
         try:
             data = await api.request("GET", target.path, query={**query, "limit": str(size)})
-            # The last page may be large, and JSON holds the loop.
-            page = parse(data, what) if len(data) < 1 << 20 else await asyncio.to_thread(parse, data, what)
+            page = await _parsed(data, what)
         except TooLargeError:
             if size == 1:
                 raise
             size = max(1, size // 8)
             continue
-        into.extend(page.get("items") or ())
         meta = page.get("metadata") or {}
-        if not meta.get("continue"):
-            return str(meta.get("resourceVersion") or "")
-        query["continue"] = meta["continue"]
+        more, version = meta.get("continue"), str(meta.get("resourceVersion") or "")
+        yield Page(items=tuple(page.get("items") or ()), version="" if more else version)
+        if not more:
+            return
+        query["continue"] = more
+
+
+async def _parsed(data: bytes, what: str) -> dict[str, Any]:
+    # The text may be large, and reading JSON holds the event loop.
+    return parse(data, what) if len(data) < _LARGE else await asyncio.to_thread(parse, data, what)

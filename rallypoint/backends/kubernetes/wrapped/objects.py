@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, JOB, UID
@@ -35,6 +36,7 @@ class Wrapper:
         condition: the one that its controller set last, for people.
         suspended: somebody, or a queue, has suspended it, and it is no AppWrapper: it has no pods.
         driver: of a RayJob.
+        unreadable: why its status cannot be used; "" for one that can.
     """
 
     name: str
@@ -48,12 +50,14 @@ class Wrapper:
     suspended: bool = False
     condition: str = ""
     driver: rays.Driver | None = None
+    unreadable: str = ""
 
 
 def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
     metadata = found["metadata"]
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     attempt, spec = str(annotations.get(ATTEMPT) or "0"), found.get("spec") or {}
+    told, unreadable = _told(found) if kind is Kind.APPWRAPPER else (None, "")
     return Wrapper(
         name=metadata["name"],
         uid=metadata["uid"],
@@ -61,12 +65,21 @@ def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
         job=labels.get(JOB, ""),
         job_uid=labels.get(UID, ""),
         attempt=read_count(attempt) or 0,
-        told=seen.told(found) if kind is Kind.APPWRAPPER else None,
+        told=told,
+        unreadable=unreadable,
         components=seen.components(found),
         condition=(rays.condition if kind in RAYS else seen.controller)(WRAPPING[kind].kind, found),
         suspended=bool((spec if kind in RAYS else spec.get("runPolicy") or {}).get("suspend")),
         driver=rays.rayjob_driver(found) if kind is Kind.RAYJOB else None,
     )
+
+
+def _told(found: Mapping[str, Any]) -> tuple[Told | None, str]:
+    """Return the status of an AppWrapper, or None and the reason. Any user of the namespace can write one."""
+    try:
+        return seen.told(found), ""
+    except BackendError as error:
+        return None, str(error)
 
 
 class Wrappers:
@@ -82,10 +95,16 @@ class Wrappers:
         self._cluster.cache.tell(wrapper.job)
 
     async def get(self, name: str, *, now: bool) -> Wrapper | None:
-        """Return a wrapper; that there is none is asked of the server itself, and so is everything with `now`."""
+        """Return a wrapper; that there is none is asked of the server itself, and so is everything with `now`.
+
+        Raises `BackendError` for one whose status cannot be used.
+        """
         self._cluster.also(self._watch)
         known = self._shelf.get(name) if self._watch.fresh and not now else None
-        return known or await self._look(name)
+        found = known or await self._look(name)
+        if found is not None and found.unreadable:
+            raise BackendError(found.unreadable)
+        return found
 
     async def _look(self, name: str) -> Wrapper | None:
         path = self._path(name)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-import datetime as dt
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, DOMAIN
+from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.backends.kubernetes.watching.judging import Around, node_seen
 from rallypoint.backends.kubernetes.watching.observe import CLEARING
 from rallypoint.backends.kubernetes.watching.views import HostView, PodView, Terminated
 from rallypoint.supervision.observation import Components, NodeSeen, NodeState, Told
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase
+from rallypoint.wire.bounds import read_count
 
 __all__ = ["SUSPENDED", "components", "controller", "nodes", "told", "unneeded", "waiting"]
 
@@ -34,8 +35,8 @@ def told(wrapper: Mapping[str, Any]) -> Told:
         phase=_phase(metadata["name"], status.get("phase") or ""),
         conditions=tuple(map(_condition, conditions)),
         messages=tuple((_TYPES[c["type"]], c["message"]) for c in conditions if c.get("message")),
-        retries=int(status.get("resettingCount") or 0),
-        first_attempt=int(annotations.get(ATTEMPT) or 1),
+        retries=read_count(str(status.get("resettingCount") or 0)) or 0,
+        first_attempt=read_count(str(annotations.get(ATTEMPT) or 1)) or 1,
         suspended=bool(spec.get("suspend")),
         by_us=annotations.get(SUSPENDED) == "true",
         deleting="deletionTimestamp" in metadata,
@@ -55,18 +56,9 @@ def _condition(condition: Mapping[str, Any]) -> Condition:
         type=_TYPES[condition["type"]],
         value=condition.get("status") == "True",
         reason=str(condition.get("reason") or ""),
-        at=_time(str(condition.get("lastTransitionTime") or "")),
+        at=parse_time(str(condition.get("lastTransitionTime") or "")),
         clock=0.0,
     )
-
-
-def _time(text: str) -> float:
-    """Return a time as seconds since the epoch; 0 for none."""
-    if not text:
-        return 0.0
-    head, dot, fraction = text.removesuffix("Z").partition(".")
-    whole = dt.datetime.fromisoformat(head).replace(tzinfo=dt.timezone.utc).timestamp()
-    return whole + (float(f"0.{fraction}") if dot else 0.0)
 
 
 def components(found: Mapping[str, Any] | None) -> Components:

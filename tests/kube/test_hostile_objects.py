@@ -1,0 +1,222 @@
+"""Objects that any user of a namespace can write, and what the watches of all its jobs do with them."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rallypoint.backends.contract import BackendError
+from rallypoint.backends.kubernetes.access import Access
+from rallypoint.backends.kubernetes.backend import KubernetesBackend
+from rallypoint.backends.kubernetes.labels import ATTEMPT, JOB, PART, UID, Part
+from rallypoint.backends.kubernetes.lease import parse_time
+from rallypoint.backends.kubernetes.manifests.objects import RECORD_KEY, job_configmap
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.sweeping import Sweeper
+from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.views import ENDED
+from rallypoint.backends.kubernetes.wrapped.objects import wrappers_of
+from rallypoint.job import JobError, load_job
+from rallypoint.job.document import NODES_LIMIT
+from rallypoint.supervision.record import Event, JobRecord, Phase
+from rallypoint.wire.plan import Kind
+from tests.emulator.crds import DEFINITIONS
+from tests.emulator.options import Options
+from tests.emulator.running import Running, running
+from tests.kube.wrappers import wrapper
+from tests.waiting import eventually_async
+
+pytestmark = pytest.mark.live
+
+CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+WRAPPERS = "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers"
+LABELS = {JOB: "bad", UID: "u"}
+
+
+@pytest.fixture(scope="module")
+def emulator() -> Iterator[Running]:
+    """A cluster whose AppWrappers have no controller: the tests write their statuses."""
+    with running(Options(nodes=(), crds=(DEFINITIONS / "appwrappers.yaml.gz",))) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+async def cluster(emulator: Running) -> AsyncIterator[Cluster]:
+    found = Cluster(Access(namespace="default", server=emulator.url))
+    yield found
+    await found.close()
+
+
+def write(emulator: Running, method: str, path: str, body: Any = None) -> Any:
+    content = "application/merge-patch+json" if method == "PATCH" else "application/json"
+    code, answer = emulator.request(method, path, body, content=content)
+    assert code in (200, 201, 202), answer
+    return answer
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        pytest.param("\x01" * 900_000, id="six bytes of JSON for each character"),
+        pytest.param(",[{" * 300_000, id="looks like many values"),
+    ],
+)
+async def test_a_large_configmap_keeps_no_watch_from_its_events(emulator: Running, cluster: Cluster, data: str) -> None:
+    """It is read as it comes; all jobs of the namespace share the watch."""
+    async with cluster.following("good"):
+        await eventually_async(lambda: cluster.fresh)
+        metadata = {"name": "large", "labels": {**LABELS, PART: Part.JOB.value}}
+        write(emulator, "POST", CONFIGMAPS, {"metadata": metadata, "data": {"x": data}})
+        try:
+            await eventually_async(lambda: cluster.cache.job("large") is not None)
+            assert (cluster.fresh, cluster.configmaps.relisted) == (True, 0)
+            again = await cluster.job("large")
+            assert again is not None
+            assert again.data == {"x": data}
+        finally:
+            write(emulator, "DELETE", f"{CONFIGMAPS}/large")
+        await eventually_async(lambda: cluster.cache.job("large") is None)
+
+
+def condition(at: str) -> dict[str, Any]:
+    return {"type": "PodsReady", "status": "True", "reason": "x", "message": "m", "lastTransitionTime": at}
+
+
+@pytest.mark.parametrize(
+    ("annotations", "status", "refused"),
+    [
+        pytest.param({ATTEMPT: "x"}, {}, "", id="attempt is no number"),
+        pytest.param({ATTEMPT: "9" * 5000}, {}, "", id="attempt has too many digits"),
+        pytest.param({}, {"phase": "Foo"}, "AppWrapper bad: status.phase: 'Foo' is unknown", id="unknown phase"),
+        pytest.param({}, {"phase": "Running", "conditions": [condition("0000-01-01T00:00:00Z")]}, "", id="year 0"),
+        pytest.param({}, {"phase": "Running", "conditions": [condition("2016-12-31T23:59:60Z")]}, "", id="second 60"),
+    ],
+)
+async def test_a_hostile_appwrapper_ends_no_watch(
+    emulator: Running, cluster: Cluster, annotations: dict[str, str], status: dict[str, Any], refused: str
+) -> None:
+    """Only its own job has an error, where its status cannot be used at all."""
+    wrappers = wrappers_of(cluster, Kind.APPWRAPPER)
+    cluster.also(wrappers._watch)
+    async with cluster.following("good"):
+        await eventually_async(lambda: wrappers._watch.fresh)
+        bad = copy.deepcopy(wrapper())
+        bad["metadata"] |= {"name": "bad", "labels": LABELS, "annotations": annotations}
+        write(emulator, "POST", WRAPPERS, bad)
+        if status:
+            write(emulator, "PATCH", f"{WRAPPERS}/bad/status", {"status": status})
+        try:
+            good = copy.deepcopy(bad)
+            good["metadata"] |= {"name": "good", "annotations": {}}
+            write(emulator, "POST", WRAPPERS, good)
+            await eventually_async(lambda: wrappers._shelf.get("good") is not None)
+            assert wrappers._watch.fresh
+            for now in (False, True):
+                if refused:
+                    with pytest.raises(BackendError, match=refused):
+                        await wrappers.get("bad", now=now)
+                else:
+                    found = await wrappers.get("bad", now=now)
+                    assert found is not None
+                    assert found.told is not None
+                    assert found.told.first_attempt == 1
+        finally:
+            for name in ("bad", "good"):
+                write(emulator, "DELETE", f"{WRAPPERS}/{name}")
+
+
+@given(st.text(alphabet="0123456789-:.TZ+", max_size=40) | st.text(max_size=20))
+def test_every_text_is_a_time_or_none(text: str) -> None:
+    """A time is written by whoever may write the object."""
+    assert 0.0 <= parse_time(text) < 3e11
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("2026-01-01T00:00:00Z", 1767225600.0),
+        ("2026-01-01T00:00:00.5Z", 1767225600.5),
+        ("2026-01-01T00:00:00.123456789Z", 1767225600.123456789),
+        ("2026-01-01T01:00:00.25+01:00", 1767225600.25),
+        ("0001-01-01T00:00:00+23:59", 0.0),
+        ("", 0.0),
+    ],
+)
+def test_a_time_has_any_number_of_decimals(text: str, seconds: float) -> None:
+    """Kubernetes writes whole seconds or microseconds, its components also nanoseconds."""
+    assert parse_time(text) == pytest.approx(seconds, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        pytest.param({"env": {f"A{n}": "" for n in range(NODES_LIMIT)}}, "more than 20000 values", id="many values"),
+        pytest.param({"env": {"A": "x" * 600_000}}, "exceeds 524288 bytes", id="much text"),
+    ],
+)
+def test_a_job_that_could_not_be_read_again_is_refused(fields: dict[str, Any], text: str) -> None:
+    """As a mapping it passes no reader of text: each creation of a node would fail, after the submission has succeeded."""
+    with pytest.raises(JobError, match=text):
+        load_job({"name": "fat", "entrypoint": "train.py", **fields})
+
+
+async def test_a_job_with_as_many_values_as_allowed_is_read_again(emulator: Running) -> None:
+    """Keys of mappings are no values: what submit accepts, the supervisor reads."""
+    backend = KubernetesBackend(Access(namespace="default", server=emulator.url))
+    try:
+        job = load_job(
+            {"name": "fat", "image": "py", "entrypoint": "t.py", "env": {f"A{n}": "" for n in range(15_000)}}, based=False
+        )
+        stored = await backend.submit(backend.plan(job), owner="ann")
+        async with backend.changes("fat"):
+            spec, _, _ = await (await backend._its()).store.spec(stored.record)
+        assert len(spec.roles[0].env) == 15_000
+    finally:
+        await backend.close()
+
+
+async def test_large_finished_jobs_do_not_stop_the_event_loop(emulator: Running, cluster: Cluster) -> None:
+    """A thousand of them may lie in a namespace: a record is read in a thread, one at a time."""
+    backend = KubernetesBackend(Access(namespace="default", server=emulator.url, context="sweeping"))
+    job = load_job({"name": "done", "image": "py", "entrypoint": "t.py"}, based=False)
+    plan = backend.plan(job).plan
+    await backend.close()
+    record = dataclasses.replace(
+        JobRecord.new(name="done", uid="u", digest=plan.digest, owner="ann", claimant="", now=1e9),
+        phase=Phase.SUCCEEDED,
+        history=tuple(Event(at=float(n), kind="rank", detail="x" * 80) for n in range(4096)),
+    )
+    manifest = job_configmap(JobRef(name="done", uid="u", namespace="default"), spec=job, plan=plan, record=record)
+    for number in range(8):
+        manifest["metadata"] |= {"name": f"done-{number}", "labels": manifest["metadata"]["labels"] | {JOB: f"done-{number}"}}
+        write(emulator, "POST", CONFIGMAPS, manifest)
+    used: list[float] = []
+
+    async def measure() -> None:
+        while True:
+            begun = time.thread_time()
+            await asyncio.sleep(0)
+            used.append(time.thread_time() - begun)
+
+    async with cluster.following("good"):
+        await eventually_async(lambda: len(cluster.cache.jobs) == 8)
+        read = await asyncio.to_thread(JobRecord.from_json, manifest["data"][RECORD_KEY])
+        measuring = asyncio.create_task(measure())
+        await Sweeper(cluster).sweep()
+        measuring.cancel()
+    stamped = [write(emulator, "GET", f"{CONFIGMAPS}/done-{n}")["metadata"]["annotations"][ENDED] for n in range(8)]
+    for number in range(8):
+        write(emulator, "DELETE", f"{CONFIGMAPS}/done-{number}")
+
+    assert read == record
+    assert [stamp.partition("@")[0] for stamp in stamped] == ["0"] * 8
+    # On the event loop each record takes many milliseconds of its thread.
+    assert max(used) < 0.01, max(used)

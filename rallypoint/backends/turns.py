@@ -21,7 +21,7 @@ from rallypoint.supervision.resizing import sized
 from rallypoint.wire.env import MASKED
 from rallypoint.wire.masked import mask_of
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.sanitize import clean_text
+from rallypoint.wire.sanitize import clean_text, one_line
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["Backoff", "Job", "OnTurn", "Snapshot", "Turn", "Turns", "held", "masked", "new_lines", "told"]
@@ -312,7 +312,7 @@ def new_lines(before: JobRecord, after: JobRecord) -> list[str]:
     """Return the lines of history that are new, the newest if there are many."""
     known = set(before.history)
     new = [event for event in after.history if event not in known]
-    return [f"{_title(event.kind)}: {clean_text(event.detail, _LINE)}" for event in new[-_LINES:]]
+    return [f"{_title(event.kind)}: {one_line(event.detail, _LINE)}" for event in new[-_LINES:]]
 
 
 def _title(kind: str) -> str:

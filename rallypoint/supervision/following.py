@@ -27,6 +27,9 @@ _ENDED = frozenset({Phase.RESETTING, Phase.SUSPENDING, Phase.SUSPENDED, Phase.SU
 
 _EVACUATION = "AutopilotNoExecute"
 
+#: Charges that a record may hold.
+_CHARGES = JobRecord.limits["charges"][1]
+
 
 def follow(record: JobRecord, seen: Observation, policy: Policy) -> Step:
     """Return the record as the controller's word makes it, and what is to be done so that there is somebody to say it."""
@@ -133,8 +136,8 @@ def _taken(record: JobRecord, told: Told, nodes: Iterable[NodeSeen], policy: Pol
     if told.phase in _ENDED:
         record = _ended(record, told)
     if told.retries > record.retries:
-        fresh = (record.clock,) * (told.retries - record.retries)
-        record = dataclasses.replace(record, retries=told.retries, charges=(*record.charges, *fresh))
+        fresh = (record.clock,) * min(_CHARGES, told.retries - record.retries)
+        record = dataclasses.replace(record, retries=told.retries, charges=(*record.charges, *fresh)[-_CHARGES:])
     if told.phase is not before.phase:
         record = dataclasses.replace(record, phase=told.phase).with_history(_word(told), _why(record, told))
     return _with_verdict(record, told)

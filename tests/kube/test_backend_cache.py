@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.kubernetes.watching.cache import Cache
-from rallypoint.backends.kubernetes.watching.views import pod_view
 from tests.kube.pods import JOB, ended, pod
 
 UID = JOB.uid
@@ -54,7 +53,7 @@ def test_a_list_ends_what_is_not_in_it():
     cache.pods.put(pod(node=0, version="5"))
     cache.pods.put(pod(node=1, version="6"))
     cache.pods.put(pod(node=2, version="30"))
-    cache.pods.keep({pod_view(pod(node=1)).uid}, "20")
+    cache.pods.keep({pod(node=1)["metadata"]["uid"]}, "20")
     assert sorted(phases(cache)) == ["digits-a1-n1-1", "digits-a1-n2-1"]
 
     cache.pods.keep(set(), "40", among=lambda view: view.labels.uid == "another job's")
@@ -103,3 +102,18 @@ def test_a_hosts_heartbeat_is_no_news():
     flagged = {**node["metadata"], "resourceVersion": "3", "labels": {"autopilot.ibm.com/gpuhealth": "EVICT"}}
     cache.hosts.put({**node, "metadata": flagged, "status": ready})
     assert news._news.is_set()
+
+
+def test_objects_above_the_limit_are_read_when_they_are_needed():
+    """All ConfigMaps of a namespace may be larger than the memory of a triggerer: a watch that lost some is not up to date."""
+    cache = Cache(most_bytes=5_000)
+    for node in range(3):
+        assert cache.pods.put(pod(node=node, version="5")) is not None
+    assert (sorted(phases(cache)), cache.pods.full) == (["digits-a1-n0-1"], True)
+
+    cache.pods.keep(set(), "9")  # of this list some objects are missing
+    assert (phases(cache), cache.pods.full) == ({}, True)
+
+    cache.pods.put(pod(node=4, version="10"))
+    cache.pods.keep({pod(node=4)["metadata"]["uid"]}, "10")
+    assert (sorted(phases(cache)), cache.pods.full) == (["digits-a1-n4-1"], False)

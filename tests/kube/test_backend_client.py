@@ -183,6 +183,20 @@ async def test_a_page_that_is_too_large_is_requested_in_smaller_ones():
     assert sizes == [500, 62, 7, 7, 7]
 
 
+async def test_a_list_without_an_end_is_refused():
+    """A DAG author can name an API server of their own; its pages must not fill the memory of the triggerer."""
+    asked = []
+
+    class Server:
+        async def request(self, method, path, *, query):
+            asked.append(query)
+            return json.dumps({"items": [{}] * 20_000, "metadata": {"continue": "more"}}).encode()
+
+    with pytest.raises(TooLargeError, match="the list has more than 200000 objects or 536870912 bytes"):
+        [page async for page in pages(Server(), Target(path="/api/v1/pods"))]  # type: ignore[arg-type]
+    assert len(asked) == 11
+
+
 async def test_the_events_of_a_watch_come_whole_in_any_chunks():
     """The last one may be cut; a longer one than an API server sends is refused before it is in memory."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.kubernetes.client import cut_lines
+from rallypoint.backends.kubernetes.client import cut_blocks, lines_of
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.watching.follow import LogReader
 from rallypoint.backends.kubernetes.watching.logs import Listener, Places, parse_cursor
@@ -104,7 +105,7 @@ class _Pod:
     def __init__(self, text: bytes) -> None:
         self._text = text
         labels = SimpleNamespace(part=Part.NODE, attempt=1, node=0, incarnation=1)
-        self.view = SimpleNamespace(name="p", uid="u", main="trainer", host="h", labels=labels)
+        self.view = SimpleNamespace(name="p", uid="u", main="trainer", host="h", phase="Running", labels=labels)
         self.api, self.fresh = self, True
         self.cache = SimpleNamespace(pods_of=lambda _: [self.view])
 
@@ -143,6 +144,52 @@ async def test_a_large_log_is_read_in_threads(ranks):
     assert str(lines[-1].cursor).count("=") == ranks
 
 
+class _Followed(_Pod):
+    """Its log comes in blocks, as fast as they are taken, and ends when the pod has."""
+
+    def __init__(self, *blocks: bytes) -> None:
+        super().__init__(b"")
+        self._blocks = blocks
+        self.parsing = asyncio.Lock()
+
+    @contextlib.asynccontextmanager
+    async def stream(self, path, *, query=None, silence=30.0):
+        async def blocks():
+            if query.get("follow"):
+                for block in self._blocks:
+                    yield block
+
+        yield blocks()
+
+    async def get(self, kind: str, name: str) -> None:
+        return None
+
+
+async def test_a_followed_log_is_parsed_in_a_thread():
+    """A script that floods its output leaves other triggers of the process their turns; a short block is read at once."""
+    flood = b"2026-01-01T00:00:04.1Z junk\n" * 50_000
+    cluster = cast(
+        "Cluster", _Followed(*[flood] * 4, told("05.1", 0, "long").encode() + flood, told("06.1", 0, "short").encode())
+    )
+    reader = LogReader(cluster, cast("JobRef", SimpleNamespace(uid="u")), rank=None, cursor="")
+    heard: list[int] = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_name == "hear":
+            heard.append(1)
+
+    async def over() -> bool:
+        return True
+
+    sys.setprofile(note)  # of this thread, which is that of the event loop
+    try:
+        lines = [line.text async for line in reader.follow(over)]
+    finally:
+        sys.setprofile(None)
+
+    assert (lines, len(heard)) == (["long", "short"], 1)
+
+
 async def test_of_a_line_of_megabytes_only_the_beginning_is_read():
     """A progress bar may write no line end for hours; the lines after it are not lost."""
 
@@ -153,7 +200,7 @@ async def test_of_a_line_of_megabytes_only_the_beginning_is_read():
             yield b"x" * 65536
         yield b"\nthree\nlast"
 
-    found = [line async for line in cut_lines(chunks())]
+    found = [line async for block in cut_blocks(chunks()) for line in lines_of(block)]
 
     assert found[:2] == [b"one\n", b"two\n"]
     assert found[2] == b"x" * (1 << 20) + b"\n"

@@ -12,6 +12,8 @@ from tests.waiting import eventually_async
 class Shelves:
     """What the watch told, as it would be kept."""
 
+    full = False
+
     def __init__(self):
         self.kept: dict[str, dict] = {}
         self.told = 0

@@ -26,8 +26,9 @@ from rallypoint.backends.kubernetes.watching.views import ENDED
 from rallypoint.backends.kubernetes.wrapped.objects import wrappers_of
 from rallypoint.job import JobError, load_job
 from rallypoint.job.document import NODES_LIMIT
-from rallypoint.supervision.record import Event, JobRecord, Phase
+from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import Kind
+from rallypoint.wire.status import Event
 from tests.emulator.crds import DEFINITIONS
 from tests.emulator.options import Options
 from tests.emulator.running import Running, running
@@ -93,8 +94,9 @@ def condition(at: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("annotations", "status", "refused"),
     [
-        pytest.param({ATTEMPT: "x"}, {}, "", id="attempt is no number"),
-        pytest.param({ATTEMPT: "9" * 5000}, {}, "", id="attempt has too many digits"),
+        pytest.param({ATTEMPT: "x"}, {}, "attempt: 'x' is not allowed; expected a number from 0", id="attempt is no number"),
+        pytest.param({ATTEMPT: "9" * 5000}, {}, "attempt: '9{40}' is not allowed", id="attempt has too many digits"),
+        pytest.param({}, {"phase": "Resetting", "resettingCount": 2**31 - 1}, "resettingCount: '2147483647'", id="resets"),
         pytest.param({}, {"phase": "Foo"}, "AppWrapper bad: status.phase: 'Foo' is unknown", id="unknown phase"),
         pytest.param({}, {"phase": "Running", "conditions": [condition("0000-01-01T00:00:00Z")]}, "", id="year 0"),
         pytest.param({}, {"phase": "Running", "conditions": [condition("2016-12-31T23:59:60Z")]}, "", id="second 60"),
@@ -200,6 +202,10 @@ async def test_large_finished_jobs_do_not_stop_the_event_loop(emulator: Running,
         write(emulator, "POST", CONFIGMAPS, manifest)
     used: list[float] = []
 
+    def timed(text: str) -> tuple[JobRecord, float]:
+        begun = time.thread_time()
+        return JobRecord.from_json(text), time.thread_time() - begun
+
     async def measure() -> None:
         while True:
             begun = time.thread_time()
@@ -208,7 +214,7 @@ async def test_large_finished_jobs_do_not_stop_the_event_loop(emulator: Running,
 
     async with cluster.following("good"):
         await eventually_async(lambda: len(cluster.cache.jobs) == 8)
-        read = await asyncio.to_thread(JobRecord.from_json, manifest["data"][RECORD_KEY])
+        read, cost = await asyncio.to_thread(timed, manifest["data"][RECORD_KEY])
         measuring = asyncio.create_task(measure())
         await Sweeper(cluster).sweep()
         measuring.cancel()
@@ -218,5 +224,4 @@ async def test_large_finished_jobs_do_not_stop_the_event_loop(emulator: Running,
 
     assert read == record
     assert [stamp.partition("@")[0] for stamp in stamped] == ["0"] * 8
-    # On the event loop each record takes many milliseconds of its thread.
-    assert max(used) < 0.01, max(used)
+    assert max(used) < cost / 2, f"the event loop used {max(used):.3f} s at once, and one record takes {cost:.3f} s"

@@ -348,3 +348,16 @@ def test_times_and_messages_are_read() -> None:
     found = told.find(ConditionType.UNHEALTHY)
     assert found is not None
     assert (found.value, found.at, told.message(ConditionType.UNHEALTHY)) == (True, START, "m")
+
+
+def test_each_type_has_one_condition() -> None:
+    """The first of them: a status with thousands would make a record that no ConfigMap holds."""
+    many = [{"type": "Unhealthy", "status": "True", "reason": str(number)} for number in range(5000)]
+    told = seen.told(
+        wrapper() | {"status": {"phase": "Running", "conditions": [*many, {"type": "PodsReady", "status": "True"}]}}
+    )
+
+    assert sorted((found.type, found.reason) for found in told.conditions) == [
+        (ConditionType.PODS_READY, ""),
+        (ConditionType.UNHEALTHY, "0"),
+    ]

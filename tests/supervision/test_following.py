@@ -80,3 +80,11 @@ def test_servers_of_an_attempt_that_ends_are_left_alone(phase: Phase, word: dict
 
     actions = follow(record, waiting(phase, **word), POLICY).actions
     assert not [action for action in actions if isinstance(action, EndServers)]
+
+
+def test_of_many_resets_the_newest_are_kept() -> None:
+    """One number in a status allocated 17 GB; the record stays one that is read again."""
+    record = JobRecord.new(name="wrapped", uid="u1", digest="d", owner="ann", now=0.0)
+    record = follow(record, Observation(told=Told(phase=Phase.RESETTING, retries=2**31 - 1)), POLICY).record
+
+    assert (len(record.charges), record.retries) == (8192, 2**31 - 1)

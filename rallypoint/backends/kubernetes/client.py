@@ -25,7 +25,7 @@ from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, Unrea
 from rallypoint.kube.http import LimitError, invalid_part, json_object, read_body
 from rallypoint.wire.bounds import LARGEST, VALUES
 
-__all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "parse"]
+__all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "cut_blocks", "lines_of", "parse", "whole_lines"]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -175,7 +175,7 @@ class KubeApi:
     async def _lines(self, answer: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
         chunks = answer.content.iter_any()
         try:
-            async for line in cut_lines(chunks) if path.endswith("/log") else whole_lines(chunks, path):
+            async for line in cut_blocks(chunks) if path.endswith("/log") else whole_lines(chunks, path):
                 yield line
         except _BROKEN as error:
             raise self._unreachable("GET", path, error) from error
@@ -252,24 +252,31 @@ class KubeApi:
         return UnreachableError(f"{method} {path}: no answer from {self.access}: {said}")
 
 
-async def cut_lines(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
-    """Yield the lines of a pod's log with their ends; of a longer line only the first `_LONGEST_LINE` bytes.
+async def cut_blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield a pod's log in blocks of whole lines as they come; of a longer line only the first `_LONGEST_LINE` bytes.
 
-    A program in a pod may write megabytes without a line end, for example a progress bar.
+    A program in a pod may write megabytes without a line end, for example a progress bar. Only the last block may end without
+    one.
     """
     rest, cut = b"", False
     async for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")
-        for line in lines:
-            if not cut:
-                yield line[:_LONGEST_LINE] + b"\n"
-            cut = False
+        block = [line[:_LONGEST_LINE] for line in lines[int(cut) :]]
+        cut = cut and not lines
         if len(rest) > _LONGEST_LINE:
             if not cut:
-                yield rest[:_LONGEST_LINE] + b"\n"
+                block.append(rest[:_LONGEST_LINE])
             rest, cut = b"", True
+        if block:
+            yield b"\n".join((*block, b""))
     if rest and not cut:
         yield rest
+
+
+def lines_of(block: bytes) -> list[bytes]:
+    """Return the lines of a block with their ends. A carriage return, as of a progress bar, ends no line."""
+    *lines, rest = block.split(b"\n")
+    return [*(line + b"\n" for line in lines), *((rest,) if rest else ())]
 
 
 async def whole_lines(chunks: AsyncIterable[bytes], path: str) -> AsyncIterator[bytes]:

@@ -16,6 +16,9 @@ __all__ = ["Cache", "KubernetesChanges", "Shelf", "View"]
 #: Objects whose deletion is remembered, so that a late word of the watch does not bring them back.
 _GRAVES = 4096
 
+#: Bytes of the objects of one kind that are kept. What is above is read from the server when it is needed.
+MOST_BYTES = 512 << 20
+
 
 class View(Protocol):
     """What every kept object has: a name, and which object of that name it is, and of which age."""
@@ -35,6 +38,11 @@ class View(Protocol):
         """Its resourceVersion."""
         ...
 
+    @property
+    def size(self) -> int:
+        """Bytes that it keeps, roughly."""
+        ...
+
 
 V = TypeVar("V", bound=View)
 Told = Callable[[V, bool], None]
@@ -46,9 +54,12 @@ class Shelf(Generic[V]):
     The two come in any order; the newer word stands. `told(view, gone)` is called after each change.
     """
 
-    def __init__(self, project: Callable[[Mapping[str, Any]], V | None], told: Told[V]) -> None:
-        self._project, self._told = project, told
+    def __init__(
+        self, project: Callable[[Mapping[str, Any]], V | None], told: Told[V], *, most_bytes: int = MOST_BYTES
+    ) -> None:
+        self._project, self._told, self._most_bytes = project, told, most_bytes
         self._views: dict[str, V] = {}
+        self._size, self._dropped, self.full = 0, False, False
         self._graves: collections.OrderedDict[str, None] = collections.OrderedDict()
 
     def get(self, name: str) -> V | None:
@@ -71,6 +82,12 @@ class Shelf(Generic[V]):
             return before if before is not None and before.uid == view.uid else view
         if before is not None and before.uid != view.uid:
             self._bury(before)
+            before = None
+        added = view.size - (before.size if before is not None else 0)
+        if added > 0 and self._size + added > self._most_bytes:
+            self._dropped = self.full = True
+            return view
+        self._size += added
         self._views[view.name] = view
         self._told(view, False)
         return view
@@ -97,11 +114,14 @@ class Shelf(Generic[V]):
         for view in list(self._views.values()):
             if view.uid not in uids and (among is None or among(view)) and not _later(view.version, version):
                 self._bury(view)
+        if among is None:
+            self.full, self._dropped = self._dropped, False
 
     def _bury(self, view: V) -> None:
         self._dig(view.uid)
         there = self._views.get(view.name)
         if there is not None and there.uid == view.uid:
+            self._size -= there.size
             del self._views[view.name]
         self._told(view, True)
 
@@ -146,10 +166,10 @@ class KubernetesChanges(Changes):
 class Cache:
     """All that is known of the jobs of one namespace; a job's pods are found by its uid."""
 
-    def __init__(self) -> None:
-        self.jobs: Shelf[ConfigMapView] = Shelf(_part(Part.JOB), self._configmap)
-        self.statuses: Shelf[ConfigMapView] = Shelf(_part(Part.STATUS), self._status)
-        self.pods: Shelf[PodView] = Shelf(pod_view, self._pod)
+    def __init__(self, most_bytes: int = MOST_BYTES) -> None:
+        self.jobs: Shelf[ConfigMapView] = Shelf(_part(Part.JOB), self._configmap, most_bytes=most_bytes)
+        self.statuses: Shelf[ConfigMapView] = Shelf(_part(Part.STATUS), self._status, most_bytes=most_bytes)
+        self.pods: Shelf[PodView] = Shelf(pod_view, self._pod, most_bytes=most_bytes)
         self.hosts: Shelf[HostView] = Shelf(host_view, self._host)
         self._pods: dict[str, dict[str, PodView]] = collections.defaultdict(dict)
         self._gone: dict[str, dict[str, PodView]] = collections.defaultdict(dict)

@@ -48,6 +48,10 @@ class _ConfigMaps:
     def __init__(self, cache: Cache) -> None:
         self._shelves = (cache.jobs, cache.statuses)
 
+    @property
+    def full(self) -> bool:
+        return any(shelf.full for shelf in self._shelves)
+
     def put(self, found: Mapping[str, Any]) -> None:
         for shelf in self._shelves:
             shelf.put(found)
@@ -80,6 +84,8 @@ class Cluster:
         self.users = 0
         self._followers = 0
         self._starting = asyncio.Lock()
+        #: Held by whoever parses a followed log in a thread.
+        self.parsing = asyncio.Lock()
         self._heart: Heart | None = None
 
     def heart(self, beat: float) -> Heart:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from rallypoint.backends.contract import BackendError, LogLine, Tail
 from rallypoint.backends.cursors import MAX_RANKS
+from rallypoint.backends.kubernetes.client import lines_of
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.names import JobRef
@@ -38,8 +39,8 @@ _TAIL_LINES, _MOST_LINES, _TAIL_BYTES = 1000, 4000, 64 << 20
 #: A request for a whole log.
 _WHOLE: Mapping[str, str] = MappingProxyType({})
 
-#: Bytes of logs whose lines are held and sorted together.
-_SORTED_BYTES = 16 << 20
+#: Bytes of logs whose lines are held and sorted together, and bytes that are parsed on the event loop.
+_SORTED_BYTES, _SMALL_BLOCK = 16 << 20, 4 << 10
 
 Queue = asyncio.Queue[Said]
 
@@ -149,14 +150,13 @@ class LogReader:
         query = {"container": pod.main, "timestamps": "true", "follow": "true"}
         while True:
             try:
-                async with self._cluster.api.stream(path, query=query, silence=_SILENCE) as lines:
+                async with self._cluster.api.stream(path, query=query, silence=_SILENCE) as blocks:
                     # Lines of one time are counted, so the count begins where the reading does.
                     listener = self._listener(pod)
-                    async for line in lines:
-                        heard = listener.hear(line.decode(errors="replace"))
-                        if heard is not None and self._rank in (None, heard.rank):
-                            await queue.put(heard)
-                            query["sinceTime"] = f"{heard.at.partition('.')[0]}Z"
+                    async for block in blocks:
+                        for line in await self._read_block(listener, block):
+                            await queue.put(line)
+                            query["sinceTime"] = f"{line.at.partition('.')[0]}Z"
             except ApiError as error:
                 if error.status == 404:
                     return
@@ -165,6 +165,13 @@ class LogReader:
             if await self._has_ended(pod):
                 return
             await asyncio.sleep(_AGAIN)
+
+    async def _read_block(self, listener: Listener, block: bytes) -> list[Said]:
+        if len(block) <= _SMALL_BLOCK:
+            return self._heard(listener, [block])
+        # One at a time for all pods: the event loop gets its turns however much they write.
+        async with self._cluster.parsing:
+            return await asyncio.to_thread(self._heard, listener, [block])
 
     async def _has_ended(self, pod: PodView) -> bool:
         try:
@@ -188,7 +195,7 @@ class LogReader:
                     raise
 
     def _heard(self, listener: Listener, part: list[bytes]) -> list[Said]:
-        heard = (listener.hear(line.decode(errors="replace")) for line in part)
+        heard = (listener.hear(line.decode(errors="replace")) for block in part for line in lines_of(block))
         return [line for line in heard if line is not None and self._rank in (None, line.rank)]
 
     def _logs_of(self, pod: PodView) -> Iterable[Mapping[str, str]]:

@@ -172,14 +172,14 @@ def _padded(at: str) -> str:
 
 
 async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
-    """Yield a pod's log so far in parts of lines, with time stamps and ends. Raises `BackendError`."""
+    """Yield a pod's log so far in parts: blocks of lines, with time stamps and ends. Raises `BackendError`."""
     path = cluster.path("pods", pod.name, "log")
     asked = {"container": pod.main, "timestamps": "true", **query}
     part, size = list[bytes](), 0
-    async with cluster.api.stream(path, query=asked, silence=_SILENCE) as lines:
-        async for line in lines:
-            part.append(line)
-            size += len(line)
+    async with cluster.api.stream(path, query=asked, silence=_SILENCE) as blocks:
+        async for block in blocks:
+            part.append(block)
+            size += len(block)
             if size >= _PART_BYTES:
                 yield part
                 part, size = [], 0

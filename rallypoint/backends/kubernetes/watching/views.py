@@ -138,6 +138,14 @@ class PodView:
     end_requested: bool = False
 
     @property
+    def size(self) -> int:
+        """Bytes that the view keeps, roughly."""
+        texts = (self.unschedulable, self.reason, self.message, self.target_message, self.lives)
+        states = (state for c in self.containers for state in (c.state, c.last))
+        said = sum(len(state.message) for state in states if isinstance(state, (Waiting, Terminated)))
+        return 2048 + 512 * len(self.containers) + said + sum(map(len, texts))
+
+    @property
     def trainer(self) -> Container | None:
         """The container that is the node."""
         return next((c for c in self.containers if c.name == self.main and not c.init), None)
@@ -168,6 +176,11 @@ class ConfigMapView:
     ended: str = ""
     deleting: bool = False
 
+    @property
+    def size(self) -> int:
+        """Bytes that the view keeps, roughly."""
+        return 1024 + sum(map(len, self.data.values()))
+
 
 @dataclass(frozen=True, kw_only=True)
 class HostView:
@@ -189,6 +202,11 @@ class HostView:
     cordoned: bool = False
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     taints: tuple[str, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """Bytes that the view keeps, roughly."""
+        return 1024 + 128 * (len(self.labels) + len(self.taints))
 
 
 def pod_view(pod: Mapping[str, Any]) -> PodView | None:

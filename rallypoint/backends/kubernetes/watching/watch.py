@@ -30,15 +30,26 @@ _LASTS, _SILENCE = 300, 100.0
 #: Pauses between two tries to connect, in seconds: doubled from the first to the last.
 _FIRST_PAUSE, _LAST_PAUSE = 0.05, 10.0
 
+#: Seconds until a list is read again that was too large.
+_LONG_PAUSE = 300.0
+
 #: A stream that lasted so many seconds worked, even if nothing happened meanwhile.
 _WORTH = 0.5
 
 #: Objects of one page of a list, and bytes of a text that is read in a thread.
 _PAGE, _LARGE = 500, 1 << 20
 
+#: Objects and bytes of a whole list. A job has at most 16,384 nodes, and the JSON of a pod has about 8 KB.
+_MOST_OBJECTS, _MOST_BYTES = 200_000, 512 << 20
+
 
 class Shelves(Protocol):
     """Where the objects go."""
+
+    @property
+    def full(self) -> bool:
+        """Whether some objects were not kept, because all together are too large."""
+        ...
 
     def put(self, found: Mapping[str, Any]) -> object:
         """Take an object as it is now."""
@@ -91,8 +102,8 @@ class Watch:
 
     @property
     def fresh(self) -> bool:
-        """The shelves are up to date, as far as anybody can tell who only listens."""
-        return self._connected
+        """Whether the shelves hold all objects as the server has sent them up to now."""
+        return self._connected and not self._shelves.full
 
     def start(self) -> None:
         """Begin to watch."""
@@ -122,6 +133,7 @@ class Watch:
                 heard = await self._listen()
                 self.resumed += 1
                 pause, told = (_FIRST_PAUSE, False) if heard else (pause, told)
+                self._version = "" if self._shelves.full else self._version
             except GoneError:
                 self._version = ""
                 self.relisted += 1
@@ -138,7 +150,7 @@ class Watch:
                     )
                 told = True
                 if isinstance(error, TooLargeError):  # the same event would follow the same version again
-                    self._version = ""
+                    self._version, pause = "", _LONG_PAUSE
             except Exception:
                 # Any user of the namespace can write objects. One that cannot be read must not end the watch.
                 if not told:
@@ -159,6 +171,10 @@ class Watch:
         self._shelves.keep(uids, version)
         self._version = version
         self._listed.set()
+        if self._shelves.full:
+            log.warning(
+                "the objects of the Kubernetes watch of %s are too large to keep; reading each job's own", self._target.path
+            )
 
     async def _listen(self) -> bool:
         """Take what is told until the stream ends; return whether it was worth its while."""
@@ -200,8 +216,12 @@ async def _whole(lines: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
 
 
 async def pages(api: Api, target: Target) -> AsyncIterator[Page]:
-    """Yield all objects as they are now, page by page, so that one page at a time is in memory. Raises `BackendError`."""
+    """Yield all objects as they are now, page by page, so that one page at a time is in memory.
+
+    Raises `BackendError`, and `TooLargeError` for a list without an end.
+    """
     size, query, what = _PAGE, dict(target.query), f"GET {target.path}"
+    objects, length = 0, 0
     while True:
         try:
             data = await api.request("GET", target.path, query={**query, "limit": str(size)})
@@ -211,6 +231,10 @@ async def pages(api: Api, target: Target) -> AsyncIterator[Page]:
                 raise
             size = max(1, size // 8)
             continue
+        objects, length = objects + len(page.get("items") or ()), length + len(data)
+        if objects > _MOST_OBJECTS or length > _MOST_BYTES:
+            said = f"the list has more than {_MOST_OBJECTS} objects or {_MOST_BYTES} bytes"
+            raise TooLargeError(what, status=502, said=said)
         meta = page.get("metadata") or {}
         more, version = meta.get("continue"), str(meta.get("resourceVersion") or "")
         yield Page(items=tuple(page.get("items") or ()), version="" if more else version)

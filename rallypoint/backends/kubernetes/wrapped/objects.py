@@ -52,6 +52,12 @@ class Wrapper:
     driver: rays.Driver | None = None
     unreadable: str = ""
 
+    @property
+    def size(self) -> int:
+        """Bytes that the view keeps, roughly."""
+        messages = () if self.told is None else self.told.messages
+        return 2048 + len(self.condition) + sum(len(message) for _, message in messages)
+
 
 def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
     metadata = found["metadata"]

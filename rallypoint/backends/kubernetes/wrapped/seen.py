@@ -21,26 +21,38 @@ __all__ = ["SUSPENDED", "components", "controller", "nodes", "told", "unneeded",
 #: Annotation of a wrapper that was suspended by a person's wish through us.
 SUSPENDED = f"{DOMAIN}suspended"
 
-#: Phases in which everything of the job is taken away, what has ended included.
+#: Resets that an AppWrapper can have: as many as a record has charges.
+_RESETS = JobRecord.limits["charges"][1]
 
 _TYPES = {kind.value: kind for kind in ConditionType}
 
 
 def told(wrapper: Mapping[str, Any]) -> Told:
-    """Return what an AppWrapper's controller says; raises `BackendError` for a phase that is none of AppWrapper's."""
+    """Return what an AppWrapper's controller says; raises `BackendError` for an unknown phase and an invalid number."""
     metadata, spec, status = wrapper["metadata"], wrapper.get("spec") or {}, wrapper.get("status") or {}
     annotations = metadata.get("annotations") or {}
-    conditions = [c for c in status.get("conditions") or () if c.get("type") in _TYPES]
+    # Each type has one condition; more of them would make a record that no ConfigMap holds.
+    named = {c["type"]: c for c in reversed(status.get("conditions") or ()) if c.get("type") in _TYPES}
+    conditions = list(reversed(named.values()))
     return Told(
         phase=_phase(metadata["name"], status.get("phase") or ""),
         conditions=tuple(map(_condition, conditions)),
         messages=tuple((_TYPES[c["type"]], c["message"]) for c in conditions if c.get("message")),
-        retries=read_count(str(status.get("resettingCount") or 0)) or 0,
-        first_attempt=read_count(str(annotations.get(ATTEMPT) or 1)) or 1,
+        retries=_count(metadata["name"], "status.resettingCount", status.get("resettingCount") or 0),
+        first_attempt=_count(metadata["name"], f"annotation {ATTEMPT}", annotations.get(ATTEMPT) or 1),
         suspended=bool(spec.get("suspend")),
         by_us=annotations.get(SUSPENDED) == "true",
         deleting="deletionTimestamp" in metadata,
     )
+
+
+def _count(name: str, field: str, value: object) -> int:
+    number = read_count(str(value), _RESETS)
+    if number is None:
+        raise BackendError(
+            f"AppWrapper {name}: {field}: {str(value)[:40]!r} is not allowed; expected a number from 0 to {_RESETS}"
+        )
+    return number
 
 
 def _phase(name: str, text: str) -> Phase:

@@ -213,7 +213,7 @@ async def test_large_finished_jobs_do_not_stop_the_event_loop(emulator: Running,
             used.append(time.thread_time() - begun)
 
     async with cluster.following("good"):
-        await eventually_async(lambda: len(cluster.cache.jobs) == 8)
+        await eventually_async(lambda: sum(view.job.startswith("done-") for view in cluster.cache.jobs) == 8)
         read, cost = await asyncio.to_thread(timed, manifest["data"][RECORD_KEY])
         measuring = asyncio.create_task(measure())
         await Sweeper(cluster).sweep()

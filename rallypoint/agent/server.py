@@ -53,7 +53,9 @@ class Server:
         ended has failed, even with exit code 0: its pod was taken away while the drivers still need the server.
         """
         if self._requested():
-            log.info("all driver roles of the job have succeeded, so the server is not started")
+            log.info(
+                "all driver roles of the job have succeeded; rallypoint-agent does not start the program of this server role"
+            )
             return 0
         loop = asyncio.get_running_loop()
         for number in SIGNALS:

@@ -377,7 +377,7 @@ def problems(job: Any, place: Callable[[tuple[Step, ...]], tuple[Step, ...]]) ->
         strategies = ", ".join(needy)
         yield Problem(
             path=where,
-            text=f"{show(block.fault_scheduling)} is not allowed with the recovery strategies {strategies}; expected grace",
+            text=f"{show(block.fault_scheduling)} is not allowed with the recovery strategies {strategies}; expected 'grace'",
         )
     stop = job.recovery.stop_grace_period
     if graceful and not 0 < stop < block.grace_over_time:

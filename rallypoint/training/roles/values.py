@@ -304,7 +304,7 @@ def _dimensions(shape: Any) -> Sequence[int]:
     if not isinstance(shape, list) or len(shape) > _DIMENSIONS or not all(type(n) is int and 0 <= n < 1 << 62 for n in shape):
         raise ProtocolError(
             f"invalid value in a call between roles: shape {str(shape)[:80]} is not allowed; expected a list of at most "
-            f"{_DIMENSIONS} whole numbers, 0 or more"
+            f"{_DIMENSIONS} whole numbers, none of them negative"
         )
     return shape
 

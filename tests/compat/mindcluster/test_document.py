@@ -126,7 +126,7 @@ def test_recovery_of_processes_needs_a_graceful_deletion(word, labels, path):
     with pytest.raises(JobError) as caught:
         plan_of(labels, {"recover-strategy": f"{word},dump"})
 
-    assert str(caught.value) == (f"{path} is not allowed with the recovery strategies {word}; expected grace")
+    assert str(caught.value) == (f"{path} is not allowed with the recovery strategies {word}; expected 'grace'")
 
 
 @pytest.mark.parametrize("grace", ["0s", "15m", "1h"])

@@ -54,6 +54,25 @@ def add(commands: Commands) -> None:
         default="",
         help="name of the supervisor's service account (default: rallypoint-supervisor)",
     )
+    _add_rights(parser)
+    parser.add_argument(
+        "--job",
+        metavar="NAME",
+        default="",
+        help="name of the job whose pods may connect to each other; only for network-policy",
+    )
+    parser.add_argument(
+        "--api-server",
+        metavar="CIDR",
+        action="append",
+        default=[],
+        help="network (CIDR) from which the API server connects; only for network-policy; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def _add_rights(parser: argparse.ArgumentParser) -> None:
+    """Add the options for rights of supervisors that only some jobs need."""
     parser.add_argument("--wrappers", action="store_true", help="allow supervisors to manage AppWrappers and PyTorchJobs")
     parser.add_argument("--kuberay", action="store_true", help="allow supervisors to manage RayJobs and RayClusters")
     parser.add_argument("--queues", action="store_true", help="allow supervisors to patch pods (for jobs in Kueue queues)")
@@ -71,20 +90,6 @@ def add(commands: Commands) -> None:
         action="store_true",
         help="allow supervisors to create ResourceClaims (for jobs whose roles share GPUs)",
     )
-    parser.add_argument(
-        "--job",
-        metavar="NAME",
-        default="",
-        help="name of the job whose pods may connect to each other; only for network-policy",
-    )
-    parser.add_argument(
-        "--api-server",
-        metavar="CIDR",
-        action="append",
-        default=[],
-        help="network (CIDR) from which the API server connects; only for network-policy; may be repeated",
-    )
-    parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:

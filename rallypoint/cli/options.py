@@ -86,6 +86,10 @@ def site_options(parser: UsageParser, *, default: str | None) -> None:
         default=default,
         help="kubeconfig file to use (default: $KUBECONFIG, otherwise ~/.kube/config)",
     )
+    _ray_options(parser, default=default)
+
+
+def _ray_options(parser: UsageParser, *, default: str | None) -> None:
     group = parser.group(RAY_OPTIONS)
     group.add_argument(
         "--address",

@@ -11,9 +11,9 @@ import math
 
 import pytest
 
-from rallypoint.backends.contract import ActionError, BackendError, Changes, JobNotFoundError
+from rallypoint.backends.contract import ActionError, BackendError, Changes
 from rallypoint.backends.requests import request_deletion, request_suspension
-from rallypoint.backends.supervise import supervise, watch
+from rallypoint.backends.supervise import supervise
 from rallypoint.supervision.actions import CreateCoordinator, CreateNode, RemoveNode
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
@@ -367,35 +367,6 @@ async def test_a_node_that_turns_up_at_the_last_moment_is_ended(place):
     assert backend.late
     assert record.released
     assert place.world.alive("digits") == []
-
-
-async def test_watching_shows_every_change_and_ends_with_the_job(place):
-    """Snapshots of one who does not hold the job, the last one of the released record."""
-    await submit(place)
-    driving = asyncio.ensure_future(drive(place, Inside(place, Outcome.SUCCEEDED)))
-
-    seen = [snapshot async for snapshot in watch(FakeBackend(place.world), "digits")]
-
-    assert seen[-1].record == await driving
-    assert not any(snapshot.supervising for snapshot in seen)
-
-
-async def test_watching_ends_when_the_job_is_deleted(place):
-    """No error: that is an end, too."""
-    await submit(place)
-    await request_deletion(place.backend, "digits")
-    seen = []
-    async for snapshot in watch(FakeBackend(place.world), "digits"):
-        seen.append(snapshot)
-        await drive(place, None)
-
-    assert len(seen) == 1
-
-
-async def test_a_job_that_is_not_there_cannot_be_watched(place):
-    """Somebody mistyped its name."""
-    with pytest.raises(JobNotFoundError, match="nobody"):
-        await anext(watch(place.backend, "nobody"))
 
 
 class Flaky(FakeBackend):

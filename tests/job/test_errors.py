@@ -458,9 +458,7 @@ def test_an_alias_to_itself_is_an_error_and_not_an_endless_loop():
     affinity: dict[str, object] = {}
     affinity["again"] = affinity
 
-    assert text_of({**GOOD, "affinity": affinity}) == (
-        "affinity: {'again': {...}} is not allowed; expected a mapping of plain JSON values (quote numbers with a point)"
-    )
+    assert text_of({**GOOD, "affinity": affinity}) == "job: the document is nested too deeply"
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,11 @@ def connections(folder: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def _job(home: Path, owner: str) -> Path:
+def _job(home: Path, owner: str, name: str = JOB) -> Path:
     """Create a job whose record names a task's try as its owner; return the folder of its logs."""
-    folder = home / "jobs" / JOB
-    record = JobRecord.new(name=JOB, uid="planted", digest="d", owner=owner, now=1.0)
-    plan = Plan(name=JOB, role="trainer", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="/train.py")
+    folder = home / "jobs" / name
+    record = JobRecord.new(name=name, uid="planted", digest="d", owner=owner, now=1.0)
+    plan = Plan(name=name, role="trainer", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="/train.py")
     logs = folder / "nodes" / "0" / "attempt-1.1" / "logs" / "round-1"
     logs.mkdir(parents=True)
     (folder / "record.json").write_text(record.to_json())
@@ -97,8 +97,8 @@ def _chosen_log_dir(folder: Path, owner: str) -> Planted:
     """A job may choose where its logs are; the API server must not read them there."""
     home = _own_home(folder)
     job = home / "jobs" / "chosen"
-    (_job(folder / "elsewhere", owner).parents[4]).rename(job)
-    elsewhere = folder / "chosen" / JOB / "attempt-1" / "node-0.1" / "round-1"
+    _job(home, owner, "chosen")
+    elsewhere = folder / "chosen" / "chosen" / "attempt-1" / "node-0.1" / "round-1"
     elsewhere.mkdir(parents=True)
     (elsewhere / "rank-0.err").write_text(f"{SECRET}\n")
     plan = codec.loads(Plan, (job / "plan.json").read_bytes())

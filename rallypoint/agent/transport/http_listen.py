@@ -119,18 +119,7 @@ async def listen(
 
     Raises `ConfigError` when the port cannot be had; its `__cause__` is the `OSError`. `whose` is for that error.
     """
-    # handler_cancellation: a connection that breaks while its report is parked ends the report.
-    # keepalive_timeout: a connection that is idle between two reports is not one that broke.
-    log.addFilter(_is_ours)  # does nothing the second time
-    runner = web.AppRunner(
-        app,
-        handler_cancellation=True,
-        access_log=None,
-        shutdown_timeout=_SHUTDOWN,
-        keepalive_timeout=KEPT,
-        lingering_time=_LINGER,
-        logger=log,
-    )
+    runner = _runner(app)
     for path, page in pages.items():
         app.router.add_get(path, _shown(page))
     requests = FirstRequests(server=lambda: _server_protocol(runner), token=token, pages=pages, rule=rule)
@@ -151,6 +140,21 @@ async def listen(
     except OSError as error:
         await runner.cleanup()
         raise _not_opened(whose, host, port, error) from error
+
+
+def _runner(app: web.Application) -> web.AppRunner:
+    # handler_cancellation: a connection that breaks while its report is parked ends the report.
+    # keepalive_timeout: a connection that is idle between two reports is not one that broke.
+    log.addFilter(_is_ours)  # does nothing the second time
+    return web.AppRunner(
+        app,
+        handler_cancellation=True,
+        access_log=None,
+        shutdown_timeout=_SHUTDOWN,
+        keepalive_timeout=KEPT,
+        lingering_time=_LINGER,
+        logger=log,
+    )
 
 
 async def serve_pages(

@@ -223,12 +223,9 @@ class Nodes:
             async with self._ordering(folder, node, placed):
                 final = await self._report(uid, folder, node, placed)
         except Exception:
-            log.exception(
-                "job=%s node=%d: the ledger cannot monitor the actor of this node; the node counts as lost",
-                folder.path.name,
-                node.number,
-            )
-            final = _lost(node, placed, self._live.get(node.path), "the ledger cannot monitor the actor of this node")
+            why = "the ledger cannot monitor the actor of this node"
+            log.exception("job=%s node=%d: %s; the node counts as lost", folder.path.name, node.number, why)
+            final = _lost(node, placed, self._live.get(node.path), why)
         await asyncio.to_thread(self._close, folder, node, placed, final)
         self._changed(folder.path)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.kubernetes.watching.cache import Cache
+from rallypoint.backends.kubernetes.watching.views import ConfigMapView
 from tests.kube.pods import JOB, ended, pod
 
 UID = JOB.uid
@@ -117,3 +118,10 @@ def test_objects_above_the_limit_are_read_when_they_are_needed():
     cache.pods.put(pod(node=4, version="10"))
     cache.pods.keep({pod(node=4)["metadata"]["uid"]}, "10")
     assert (sorted(phases(cache)), cache.pods.full) == (["digits-a1-n4-1"], False)
+
+
+@pytest.mark.parametrize("data", [{str(n): "" for n in range(1000)}, {"x": "\U0001f600" + "a" * 30_000}], ids=["keys", "emoji"])
+def test_the_memory_of_a_configmap_counts_and_not_its_characters(data):
+    """100,000 empty texts need 10 MB, and one emoji makes each character of a text four bytes."""
+    view = ConfigMapView(name="n", uid="u", version="1", job="j", job_uid="u", part="job", data=data)
+    assert view.size > 100_000

@@ -59,8 +59,9 @@ _NAMES = "x509_subject_alternative_name"
 #: Seconds for the handshake of a connection, and for which it may have no stream.
 _PATIENCE = 10.0
 
-#: Seconds between two checks of the connections; the second after some were unauthenticated.
-_LOOK, _LOOK_AGAIN = 1.0, 0.2
+#: Seconds between two checks of the connections; the second after some were unauthenticated. A rejected connection stays open
+#: for at least the second, so that its client receives the reason.
+_LOOK, _LOOK_AGAIN = 1.0, 0.4
 
 
 class _NotTakenError(Exception):
@@ -91,7 +92,9 @@ class GrpcServer:
         self._service, self._token, self._patience, self._tls = service, token.encode(), patience, tls
         self._count = _SERVERS if agents >= _CROWD and hasattr(socket, "SO_REUSEPORT") else 1
         self._limits = _sweep_limits(min(most or shares(grpc=True).grpc, 2 * agents + _SPARE))
+        #: Peers of connections without the token: those since the last check, and those of the check before.
         self._rejected: set[tuple[str, int]] = set()
+        self._answered: set[tuple[str, int]] = set()
         self._rejecting = asyncio.Event()
         self._sweeping: asyncio.Task[None] | None = None
         self._servers: list[Any] = []
@@ -115,7 +118,7 @@ class GrpcServer:
         """Close rejected connections, and unauthenticated ones while their number could exclude agents."""
         while True:
             ended = 0
-            rejected, self._rejected = self._rejected, set()
+            rejected, self._answered, self._rejected = self._answered, self._rejected, set()
             self._rejecting.clear()
             unknown = await asyncio.to_thread(descriptors_open) - len(self._sessions)
             if rejected or unknown > self._limits.strangers // 2:
@@ -124,6 +127,7 @@ class GrpcServer:
             if ended:
                 log.warning("the coordinator closed %d unauthenticated connections at its gRPC port", ended)
                 await asyncio.to_thread(release_memory)
+            if ended or self._answered:
                 await asyncio.sleep(_LOOK_AGAIN)
             else:
                 await set_within(self._rejecting, _LOOK)

@@ -73,6 +73,9 @@ class Terminated:
 #: Digits of a number of pods, at most.
 _DIGITS = 10
 
+#: Bytes of a mapping for each of its keys.
+_SLOT = 100
+
 _WAITING = Waiting(reason="", message="")
 _RUNNING = Running()
 
@@ -140,10 +143,19 @@ class PodView:
     @property
     def size(self) -> int:
         """Bytes that the view keeps, roughly."""
-        texts = (self.unschedulable, self.reason, self.message, self.target_message, self.lives)
+        texts = (
+            self.unschedulable,
+            self.reason,
+            self.message,
+            self.target_message,
+            self.lives,
+            *self.drivers,
+            *self.devices,
+            *self.keeps_off,
+        )
         states = (state for c in self.containers for state in (c.state, c.last))
-        said = sum(len(state.message) for state in states if isinstance(state, (Waiting, Terminated)))
-        return 2048 + 512 * len(self.containers) + said + sum(map(len, texts))
+        said = sum(sys.getsizeof(state.message) for state in states if isinstance(state, (Waiting, Terminated)))
+        return 2048 + 512 * len(self.containers) + said + sum(map(sys.getsizeof, texts))
 
     @property
     def trainer(self) -> Container | None:
@@ -179,7 +191,8 @@ class ConfigMapView:
     @property
     def size(self) -> int:
         """Bytes that the view keeps, roughly."""
-        return 1024 + sum(map(len, self.data.values()))
+        # Many small texts, and texts with one emoji, need several times their characters.
+        return 1024 + sum(sys.getsizeof(key) + sys.getsizeof(text) + _SLOT for key, text in self.data.items())
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -224,4 +224,5 @@ async def test_large_finished_jobs_do_not_stop_the_event_loop(emulator: Running,
 
     assert read == record
     assert [stamp.partition("@")[0] for stamp in stamped] == ["0"] * 8
-    assert max(used) < cost / 2, f"the event loop used {max(used):.3f} s at once, and one record takes {cost:.3f} s"
+    # All eight at once would take eight times as long; a garbage collection of a large test process takes about one.
+    assert max(used) < 4 * cost, f"the event loop used {max(used):.3f} s at once, and one record takes {cost:.3f} s"

@@ -34,7 +34,7 @@ _SHORTEST = 5
 _MOST, _MOST_CHARS, _MOST_NOTED = 256, 16 * 1024, 64 * 1024
 
 #: Lines of all secrets: each is masked by itself, since logs and errors are shown line by line.
-_MOST_LINES = 1024
+_MOST_LINES = 256
 _LINE_END = re.compile(r"\s*(?:[\r\n]|\\n)\s*")
 
 #: Characters of the shortest text that may be cut; such a text is also searched for the beginning of a secret at its end.
@@ -134,11 +134,13 @@ def _mask(values: Iterable[tuple[Any, Any]]) -> Masking:
 
 def _without_begun(text: str, secrets: Sequence[str]) -> str:
     """Return a text that may have been cut without the beginning of a secret at its end."""
+    cut = len(text)
     for secret in secrets:
-        for size in range(min(len(secret) - 1, len(text)), _SHORTEST - 1, -1):
-            if text.endswith(secret[:size]):
-                return text[:-size] + HIDDEN
-    return text
+        place = text.find(secret[:_SHORTEST], max(0, len(text) - len(secret) + 1), cut + _SHORTEST)
+        while place >= 0 and not secret.startswith(text[place:]):
+            place = text.find(secret[:_SHORTEST], place + 1)
+        cut = place if 0 <= place < cut else cut
+    return text if cut == len(text) else text[:cut] + HIDDEN
 
 
 def masked_json(value: Any, mask: Masking) -> Any:

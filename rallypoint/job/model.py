@@ -17,7 +17,7 @@ from pydantic_core import ErrorDetails
 from typing_extensions import Self
 
 from rallypoint.job import several
-from rallypoint.job.document import check_values, read_document, write_yaml
+from rallypoint.job.document import BYTES_LIMIT, NODES_LIMIT, check_values, read_document, read_yaml, write_yaml
 from rallypoint.job.errors import JobError, Problem, Step, dotted, show
 from rallypoint.job.fields import JobFields
 from rallypoint.job.profiles import specs
@@ -190,6 +190,14 @@ class ElasticJob(JobFields):
     def to_yaml(self) -> str:
         """Return the canonical document as YAML."""
         return write_yaml(self.to_document())
+
+    @classmethod
+    def from_yaml(cls, text: str) -> Self:
+        """Return the job of which `text` is the `to_yaml`; raises `JobError`.
+
+        Such a text is indented, has each alias expanded, and its keys count as values. So it may be larger than a job file.
+        """
+        return cls.model_validate(read_yaml(text, limit=8 * BYTES_LIMIT, nodes=2 * NODES_LIMIT + 1))
 
     def to_json(self) -> str:
         """Return the canonical document as JSON."""

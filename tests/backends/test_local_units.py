@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -11,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.backends.contract import Blueprint
 from rallypoint.backends.local import proc
+from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.units import _lives, ring
+from rallypoint.job import load_job
 from rallypoint.wire import codec
-from rallypoint.wire.role_plans import RolePlan
+from rallypoint.wire.role_plans import RolePlan, role_plan
 from rallypoint.wire.unit_files import HostReady
 
 ROLES = {"rollout": RolePlan(name="rollout", elastic=False, total=2)}
@@ -60,3 +64,19 @@ def test_folders_of_lives_are_no_links(tmp_path: Path) -> None:
     (host.path / "units" / "rollout-1").symlink_to(elsewhere.parent)
 
     assert [(key.role, key.index, path.name) for key, path in _lives(host, ROLES)] == [("rollout", 0, "1.0.1")]
+
+
+def test_an_elastic_role_of_a_large_job_is_drawn(home: Path) -> None:
+    """Its job file has more keys and values than a file of a user may have."""
+    trainer = {"entrypoint": "train.py", "nodes": 1, "env": {f"A{number}": "" for number in range(15_000)}}
+    actor = {"launch": "simple", "entrypoint": "act.py", "total": 1}
+    for script in ("train.py", "act.py"):
+        (home.parent / script).write_text("")
+    job = load_job({"name": "large", "roles": {"trainer": trainer, "actor": actor}}, base=home.parent)
+
+    async def drawn() -> Blueprint:
+        backend = LocalBackend(home)
+        stored = await backend.submit(backend.plan(job), owner="ann")
+        return await backend.units("large").blueprint(stored.record, stored.plan, role_plan(stored.plan, "trainer"))
+
+    assert len(asyncio.run(drawn()).plan.env) >= 15_000

@@ -29,7 +29,6 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import ConfigMapView
 from rallypoint.backends.kubernetes.watching.watch import Target, pages
 from rallypoint.job import ElasticJob
-from rallypoint.job.document import BYTES_LIMIT, NODES_LIMIT, read_yaml
 from rallypoint.job.errors import JobError
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
@@ -263,16 +262,10 @@ def _read_status(view: ConfigMapView) -> JobStatus:
 #: Characters of a text that is read in a thread; a shorter one takes a few milliseconds.
 _LONG = 1 << 15
 
-#: Bytes of a job as we have written it: indented, and with every alias expanded.
-_SPEC_LIMIT = 8 * BYTES_LIMIT
-
-#: Keys and values of such a text; a job has at most `NODES_LIMIT` values.
-_SPEC_NODES = 2 * NODES_LIMIT + 1
-
 
 def _read_spec(text: str, where: str) -> ElasticJob | BackendError:
     """Return the job, or the error: both are remembered, since each action of a turn asks."""
     try:
-        return ElasticJob.model_validate(read_yaml(text, limit=_SPEC_LIMIT, nodes=_SPEC_NODES))
+        return ElasticJob.from_yaml(text)
     except JobError as error:
         return BackendError(f"ConfigMap {where}: {JOB_KEY}: {error}")

@@ -258,11 +258,10 @@ class LocalUnits(UnitBackend):
 
     def _job(self) -> ElasticJob:
         """Read job.yaml, which a script could have replaced by a pipe or a link."""
-        from rallypoint.job import JobError, load_job  # noqa: PLC0415  as above
-        from rallypoint.job.document import read_yaml  # noqa: PLC0415
+        from rallypoint.job import ElasticJob, JobError  # noqa: PLC0415  as above
 
         try:
-            return load_job(read_yaml(read_bytes(self._folder.job).decode()), based=False)
+            return ElasticJob.from_yaml(read_bytes(self._folder.job).decode())
         except (UnreadableError, JobError, UnicodeDecodeError) as error:
             raise ActionError(f"cannot read {self._folder.job}: {error}", fatal=True) from error
 

@@ -22,7 +22,7 @@ from rallypoint.backends.ray.cluster import groups
 from rallypoint.backends.ray.cluster.nodes import Nodes, placement_of
 from rallypoint.backends.ray.placement import Placement, group_name
 from rallypoint.backends.ray.roles import child, host_devices, place_of
-from rallypoint.job import ElasticJob, load_job
+from rallypoint.job import ElasticJob
 from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.record import JobRecord
@@ -101,8 +101,7 @@ class ClusterUnits(LocalUnits):
     def child(self, record: JobRecord, plan: Plan, role: str) -> tuple[ElasticJob, Plan, Placement]:
         """Return the job of an elastic role. Blocks."""
         self._prepare(record, plan)
-        job = load_job(self._folder.job, based=False)
-        return child(job, plan, role_plan(plan, role), placement_of(self._folder), base=record.uid)
+        return child(self._job(), plan, role_plan(plan, role), placement_of(self._folder), base=record.uid)
 
     def environment(self, record: JobRecord, plan: Plan) -> Mapping[str, str]:
         """Return what is the same on all machines; the actor of a node knows the rest."""

@@ -19,6 +19,7 @@ from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
 from rallypoint.usage import UsageParser
 from rallypoint.version import __version__
+from rallypoint.wire.bounds import read_seconds
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
 
@@ -229,11 +230,8 @@ def _port(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
+    seconds = read_seconds(text)
+    if seconds is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a number of seconds, 0 or more")
     return seconds
 

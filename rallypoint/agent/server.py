@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rallypoint.agent.linux import become_subreaper, children
-from rallypoint.agent.signals import SIGNALS
+from rallypoint.agent.signals import SIGNALS, signal_group
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.wire.process_exit import describe_exit
@@ -82,7 +82,7 @@ class Server:
 
     def _forward(self, number: signal.Signals) -> None:
         self._left = number
-        _signal(self._pid, number)
+        signal_group(self._pid, number)
 
     async def _ended(self, ended: asyncio.Future[int]) -> int:
         """Wait for the end of the command; once it is requested, send SIGTERM, and SIGKILL after the grace period."""
@@ -91,13 +91,13 @@ class Server:
             if deadline is None and self._requested():
                 deadline = time.monotonic() + self._grace
                 log.info("all driver roles of the job have succeeded; sending SIGTERM to the server, grace=%gs", self._grace)
-                _signal(self._pid, signal.SIGTERM)
+                signal_group(self._pid, signal.SIGTERM)
             elif deadline is not None and time.monotonic() >= deadline:
                 log.warning("the server is still running %gs after SIGTERM; sending SIGKILL", self._grace)
-                _signal(self._pid, signal.SIGKILL)
+                signal_group(self._pid, signal.SIGKILL)
             left = _LOOK if deadline is None else min(_LOOK, max(deadline - time.monotonic(), _RECHECK))
             await asyncio.wait({ended}, timeout=left)
-        while _signal(self._pid, signal.SIGKILL):  # noqa: ASYNC110  no event tells of the end of a process group
+        while signal_group(self._pid, signal.SIGKILL):  # noqa: ASYNC110  no event tells of the end of a process group
             await asyncio.sleep(_RECHECK)
         for pid in children():  # left its process group
             _signal_one(pid)
@@ -124,17 +124,6 @@ def server(args: argparse.Namespace) -> int:
 
 def _how(code: int) -> str:
     return describe_exit(code) if code >= 0 else f"was {describe_exit(code)}"
-
-
-def _signal(group: int, number: signal.Signals) -> bool:
-    """Send a signal to a process group; return whether there is one."""
-    if group <= 1:
-        return False
-    try:
-        os.killpg(group, number)
-    except (ProcessLookupError, PermissionError):
-        return False
-    return True
 
 
 def _signal_one(pid: int) -> None:

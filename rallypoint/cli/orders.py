@@ -7,6 +7,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from rallypoint.cli.options import Commands, add_job_command
+from rallypoint.wire.bounds import read_seconds
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,11 +75,8 @@ def add_timeout(parser: argparse.ArgumentParser) -> None:
 
 
 def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds < float("inf"):
+    seconds = read_seconds(text)
+    if seconds is None:
         raise argparse.ArgumentTypeError(f"{text!r} is not allowed; expected a timeout in seconds, 0 or more")
     return seconds
 

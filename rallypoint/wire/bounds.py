@@ -10,7 +10,7 @@ larger limits, which its class declares (`limits`). A float has limits only if i
 
 from __future__ import annotations
 
-__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "TIME", "VALUES", "WHOLE", "excess", "read_count"]
+__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "TIME", "VALUES", "WHOLE", "excess", "read_count", "read_seconds"]
 
 #: Bytes of the largest JSON text of a job that is read whole: a status of 16,384 ranks has a third of it.
 LARGEST = 8 << 20
@@ -52,3 +52,12 @@ def read_count(text: str, most: int = COUNT[1]) -> int | None:
         return None
     number = int(text)
     return number if number <= most else None
+
+
+def read_seconds(text: str) -> float | None:
+    """Return the seconds that a text stands for; None for other texts, negative numbers, NaN and infinity."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None

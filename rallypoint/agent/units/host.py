@@ -24,6 +24,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_json, read_plan
 from rallypoint.agent.linux import become_subreaper, children
 from rallypoint.agent.setup import SetupError, run_setup
+from rallypoint.agent.signals import signal_group
 from rallypoint.agent.units.command import instance_command
 from rallypoint.agent.units.warm import warm_launcher
 from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, RankLogs, Streams, open_logs
@@ -136,7 +137,7 @@ class Host:
         for unit in self._running():
             unit.removed = unit.removed or not (unit.stopped or unit.killed or unit.ended.done())
             unit.stopped, again = True, self._leaving
-            _signal(unit.pid, signal.SIGKILL if again else signal.SIGTERM)
+            signal_group(unit.pid, signal.SIGKILL if again else signal.SIGTERM)
         self._leaving = True
         self._bell.set()
 
@@ -152,10 +153,10 @@ class Host:
         for unit in self._running():
             if not unit.stopped and (unit.folder / STOP).exists():
                 unit.stopped = True
-                _signal(unit.pid, signal.SIGTERM)
+                signal_group(unit.pid, signal.SIGTERM)
             if not unit.killed and (unit.folder / KILL).exists():
                 unit.stopped = unit.killed = True
-                _signal(unit.pid, signal.SIGKILL)
+                signal_group(unit.pid, signal.SIGKILL)
 
     def _begin(self, folder: Path) -> None:
         try:
@@ -256,7 +257,7 @@ class Host:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended already
             _write(unit.folder / STARTED, codec.dumps(UnitStarted(**_process(unit.pid))))
         if _was_stopped(unit):  # while it was born
-            _signal(unit.pid, signal.SIGKILL if unit.killed else signal.SIGTERM)
+            signal_group(unit.pid, signal.SIGKILL if unit.killed else signal.SIGTERM)
         role.launcher.prepare(command)
 
     def _logs_of(self, unit: _Unit, role: _Role) -> Path:
@@ -269,12 +270,12 @@ class Host:
 
     async def _emptied(self, unit: _Unit) -> None:
         """End what an instance has left in its process group; return when it is empty."""
-        while _signal(unit.pid, signal.SIGKILL):  # noqa: ASYNC110  no event tells of the end of a process group
+        while signal_group(unit.pid, signal.SIGKILL):  # noqa: ASYNC110  no event tells of the end of a process group
             await asyncio.sleep(_RECHECK)
 
     async def _close(self) -> None:
         for unit in self._running():
-            _signal(unit.pid, signal.SIGKILL)
+            signal_group(unit.pid, signal.SIGKILL)
             if unit.task is not None:
                 unit.task.cancel()
         for role in self._roles.values():
@@ -304,19 +305,6 @@ def _console(unit: _Unit, role: _Role, local_rank: int) -> Iterator[Tail]:
     for bit, path, to in ((STDOUT, logs.out, sys.stdout), (STDERR, logs.err, sys.stderr)):
         if teed & bit and path is not None:
             yield Tail(path=path, prefix=prefix, to=to.buffer)
-
-
-def _signal(group: int, number: signal.Signals) -> bool:
-    """Send a signal to a process group; return whether there is one."""
-    if group <= 1:
-        return False
-    try:
-        os.killpg(group, number)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # what is left of it runs as another user
-        return False
-    return True
 
 
 def _process(pid: int) -> dict[str, Any]:

@@ -147,8 +147,7 @@ class Slot:
             except OSError as error:  # a container's shared memory is 64 MiB unless it asks for more
                 _log.warning(
                     "this worker cannot keep its commits in the shared-memory file %s (%s); if the worker dies, its commits "
-                    "are "
-                    "lost",
+                    "are lost",
                     self._path,
                     error.strerror,
                 )

@@ -288,7 +288,7 @@ async def test_closing_does_not_wait_for_ever() -> None:
 
 
 async def test_a_connection_with_another_token_is_closed(caplog: pytest.LogCaptureFixture) -> None:
-    """Its client is told why; the connection of an agent of the job stays."""
+    """Its client receives the reason; the connection of an agent of the job stays open."""
     grpc = pytest.importorskip("grpc")
     async with listening(GRPC) as (_, endpoint), exchanging(GRPC) as ours:
         assert isinstance(await ours.exchange(endpoint, report(0, hold=0.0), timeout=60), Continue)

@@ -138,7 +138,7 @@ def test_a_role_table_that_names_another_job_is_refused(home: Path) -> None:
 
 
 def test_a_deletion_ends_where_a_role_names_another_job(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """With an error: nobody can know what still runs of the role."""
+    """With an error: the record that names the processes of the role is lost."""
     folder = submitted(home, "mine", "my-ti", roles=ROLES)
 
     async def started() -> None:

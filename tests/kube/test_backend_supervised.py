@@ -201,7 +201,7 @@ async def test_a_killed_supervisor_is_followed_by_the_next(stage):
 
 
 async def test_a_hold_that_is_cancelled_twice_is_given_back(stage):
-    """The process lives on for another job, and its Lease with it: whoever comes next must not wait for its end."""
+    """The process lives on for another job, and so does its Lease: the next supervisor must not wait for its end."""
     await stage.backend.submit(stage.backend.plan(stage.job(**FOUR)), owner="ann")
     await stage.backend.submit(stage.backend.plan(stage.job("other", **FOUR)), owner="ann")
     held = asyncio.Event()
@@ -226,7 +226,7 @@ async def test_a_hold_that_is_cancelled_twice_is_given_back(stage):
 
 
 async def test_a_mark_of_this_process_that_was_left_is_no_other_holder(stage):
-    """Nobody in this process holds the job, so it can be held again."""
+    """No hold of this process is left, so the process can hold the job again."""
     await stage.backend.submit(stage.backend.plan(stage.job(**FOUR)), owner="ann")
     await stage.backend.submit(stage.backend.plan(stage.job("other", **FOUR)), owner="ann")
     async with stage.backend.hold("other", holder="first"), stage.backend.heartbeat("first") as me:

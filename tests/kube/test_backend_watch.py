@@ -92,7 +92,7 @@ async def test_history_that_is_gone_is_listed_anew():
 
 
 async def test_a_watch_that_is_not_connected_says_so():
-    """Whoever decides something then asks the server itself; afterwards it is up to date again."""
+    """Then the server itself is asked; afterwards the watch is up to date again."""
     api = FakeApi()
     async with watching(api) as (watch, shelves):
         await eventually_async(lambda: watch.fresh)
@@ -103,6 +103,7 @@ async def test_a_watch_that_is_not_connected_says_so():
         api.down = False
         await same(api, shelves)
         await eventually_async(lambda: watch.fresh)
+        assert sorted(shelves.kept) == ["meanwhile"]
 
 
 async def test_a_watch_begins_when_its_server_does():
@@ -141,3 +142,17 @@ async def test_an_object_that_cannot_be_read_ends_no_watch(caplog):
     finally:
         await watch.stop()
     assert [record.exc_info is not None for record in caplog.records if "listing the objects again" in record.message] == [True]
+
+
+async def test_a_watch_that_does_not_keep_all_objects_is_not_up_to_date():
+    """Supervisors then read each object from the server; the objects are listed again when the stream ends."""
+    api = FakeApi()
+    async with watching(api) as (watch, shelves):
+        await eventually_async(lambda: watch.fresh)
+        shelves.full = True
+        assert not watch.fresh
+        api.cut()
+        await eventually_async(lambda: [method for method, _ in api.asked].count("GET") >= 2)
+        shelves.full = False
+        await eventually_async(lambda: watch.fresh)
+        assert [method for method, _ in api.asked].count("WATCH") >= 2

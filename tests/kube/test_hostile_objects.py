@@ -137,7 +137,7 @@ async def test_a_hostile_appwrapper_ends_no_watch(
 
 @given(st.text(alphabet="0123456789-:.TZ+", max_size=40) | st.text(max_size=20))
 def test_every_text_is_a_time_or_none(text: str) -> None:
-    """A time is written by whoever may write the object."""
+    """A time can be any text that a user of the namespace writes."""
     assert 0.0 <= parse_time(text) < 3e11
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.cli.main import main
 from rallypoint.job import JobError, load_job
@@ -30,13 +29,6 @@ SPEC: dict[str, Any] = {"name": "train", "entrypoint": "train.py", "image": "any
 def cluster() -> Iterator[Running]:
     with running(Options(controllers=("pytorchjob",), speed=100.0)) as emulator:
         yield emulator
-
-
-@pytest.fixture
-async def backend(cluster: Running) -> AsyncIterator[KubernetesBackend]:
-    made = KubernetesBackend(Access(namespace="default", server=cluster.url))
-    yield made
-    await made.close()
 
 
 def policies(cluster: Running) -> list[dict[str, Any]]:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.requests import delete, request_resumption, request_suspension
 from rallypoint.compat.pytorchjob_generator import appwrapper, read_settings
@@ -34,13 +33,6 @@ def cluster() -> Iterator[Running]:
     """A cluster with all controllers, whose waits pass a hundred times faster."""
     with running(Options(controllers=("appwrapper", "kueue", "pytorchjob"), speed=100.0)) as emulator:
         yield emulator
-
-
-@pytest.fixture
-async def backend(cluster: Running) -> AsyncIterator[KubernetesBackend]:
-    made = KubernetesBackend(Access(namespace="default", server=cluster.url))
-    yield made
-    await made.close()
 
 
 @pytest.mark.parametrize("kind", [Kind.APPWRAPPER, Kind.PYTORCHJOB])

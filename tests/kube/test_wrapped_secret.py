@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.manifest import marked
@@ -50,13 +49,6 @@ SETTINGS: dict[str, Any] = {
 def cluster() -> Iterator[Running]:
     with running(Options(controllers=("appwrapper", "pytorchjob"), speed=100.0)) as emulator:
         yield emulator
-
-
-@pytest.fixture
-async def backend(cluster: Running) -> AsyncIterator[KubernetesBackend]:
-    made = KubernetesBackend(Access(namespace="default", server=cluster.url))
-    yield made
-    await made.close()
 
 
 def secrets_of(cluster: Running, job: str) -> list[dict[str, Any]]:

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.backends.supervise import supervise
@@ -51,13 +50,6 @@ def cluster() -> Iterator[Running]:
     """A cluster whose AppWrappers run JobSets; what controllers wait for passes a hundred times faster."""
     with running(Options(controllers=("appwrapper", "jobset"), speed=100.0)) as emulator:
         yield emulator
-
-
-@pytest.fixture
-async def backend(cluster: Running) -> AsyncIterator[KubernetesBackend]:
-    made = KubernetesBackend(Access(namespace="default", server=cluster.url))
-    yield made
-    await made.close()
 
 
 class Roles:

@@ -7,13 +7,12 @@ import copy
 import hashlib
 import socket
 import urllib.request
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import load_job
@@ -36,13 +35,6 @@ JOBS = "/apis/kubeflow.org/v1/namespaces/default/pytorchjobs"
 def cluster() -> Iterator[Running]:
     with running(Options(controllers=("appwrapper", "pytorchjob"), speed=100.0)) as emulator:
         yield emulator
-
-
-@pytest.fixture
-async def backend(cluster: Running) -> AsyncIterator[KubernetesBackend]:
-    made = KubernetesBackend(Access(namespace="default", server=cluster.url))
-    yield made
-    await made.close()
 
 
 def of_job(cluster: Running, path: str, job: str) -> dict[str, dict[str, Any]]:

@@ -14,7 +14,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["Flood", "Torrent", "descendants", "listening_ports", "many_descriptors", "peak_memory"]
+from typing_extensions import Self
+
+__all__ = ["Background", "Flood", "Torrent", "descendants", "listening_ports", "many_descriptors", "peak_memory"]
 
 #: Errors of a connection that is refused or ended, which a flood expects.
 _ENDED = (errno.ECONNRESET, errno.EPIPE, errno.ECONNREFUSED, errno.ECONNABORTED, errno.ETIMEDOUT, errno.EADDRNOTAVAIL)
@@ -34,7 +36,26 @@ def many_descriptors(number: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-class Flood:
+class Background:
+    """Runs `_run` in a thread while the context lasts; it has to end soon after `_stopping` is set."""
+
+    def __init__(self) -> None:
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=type(self).__name__, daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._stopping.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        raise NotImplementedError
+
+
+class Flood(Background):
     """Connections of strangers.
 
     Args:
@@ -49,6 +70,7 @@ class Flood:
     def __init__(
         self, ports: Callable[[], Collection[int]], *, number: int, first: bytes = b"", again: bool = False, drip: bytes = b""
     ) -> None:
+        super().__init__()
         self._ports, self._number, self._first, self._again, self._drip = ports, number, first, again, drip
         self._open: dict[socket.socket, None] = {}
         self._stopping = threading.Event()
@@ -56,15 +78,11 @@ class Flood:
         self._thread = threading.Thread(target=self._run, name="flood", daemon=True)
         self.opened = self.ended = 0
 
-    def __enter__(self) -> Flood:
-        self._thread.start()
+    def __enter__(self) -> Self:
+        super().__enter__()
         if not self._full.wait(60):
             raise AssertionError(f"{self.opened} of {self._number} connections in 60 s")
         return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     @property
     def held(self) -> int:
@@ -129,7 +147,7 @@ class Flood:
                     sock.send(self._drip, socket.MSG_DONTWAIT)
 
 
-class Torrent:
+class Torrent(Background):
     """Connections of strangers that each send `size` bytes as fast as they can, and are then opened again.
 
     They come from three addresses of this machine, since a port limits the strangers of one address. With `tls` they have
@@ -137,20 +155,11 @@ class Torrent:
     """
 
     def __init__(self, ports: Sequence[int], *, number: int, first: bytes, then: bytes, size: int, tls: bool = False) -> None:
+        super().__init__()
         self._ports, self._number, self._tls = ports, number, tls
         self._data = memoryview(first + then * ((size - len(first)) // len(then)))
         self._open: dict[socket.socket, int] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="torrent", daemon=True)
         self.opened = self.sent = 0
-
-    def __enter__(self) -> Torrent:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def _run(self) -> None:
         with many_descriptors(self._number + 512):

@@ -53,7 +53,8 @@ def run(page: str, folder: Path, env: dict[str, str]) -> list[str]:
 def test_a_page_runs_on_this_machine(page: str, tmp_path: Path) -> None:
     """With its files, commands and output; pages with a DAG need Airflow."""
     require(page)
-    assert run(page, tmp_path, doc_pages.environment(tmp_path)) == []
+    wrong = run(page, tmp_path, doc_pages.environment(tmp_path))
+    assert not wrong, "\n\n".join(wrong)
 
 
 @pytest.mark.extended
@@ -62,7 +63,8 @@ def test_a_page_runs_on_an_emulated_cluster(page: str, tmp_path: Path) -> None:
     """`kubectl` is a stand-in with the same output for the few commands of the pages."""
     require(page)
     with cluster(tmp_path) as env:
-        assert run(page, tmp_path, env) == []
+        wrong = run(page, tmp_path, env)
+        assert not wrong, "\n\n".join(wrong)
 
 
 @pytest.mark.parametrize("page", [pytest.param(page, id=page) for page in (*LOCAL, *CLUSTER)])

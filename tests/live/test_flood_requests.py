@@ -58,7 +58,7 @@ def metrics_port(job: Agents) -> Port:
 
 
 def agent_port(job: Agents) -> Port:
-    """The port where the agent of a pod is told of its coordinator."""
+    """The port at which the agent of a pod receives the address of its coordinator."""
     port = free_port()
     coordinator_port(job)
     place = ("--node", 0, "--incarnation", 0, "--dir", job.folder / "node", "--listen", port)

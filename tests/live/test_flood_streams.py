@@ -6,17 +6,15 @@ import contextlib
 import json
 import socket
 import struct
-import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 import pytest
 
 from tests.live.agent_processes import Agents, agents
-from tests.live.flood import many_descriptors, peak_memory
+from tests.live.flood import Background, many_descriptors, peak_memory
 from tests.live.test_flood import RECOVERY, recovered
 from tests.live.test_flood_bytes import ANSWER, SECONDS, answered
 from tests.waiting import PATIENCE, eventually
@@ -111,22 +109,13 @@ class Client:
         return frame(HEADERS, END_HEADERS, self._stream, headers) + end
 
 
-class Streams:
+class Streams(Background):
     """A flood of streams at one port, from several addresses; connections are opened again when they are ended."""
 
     def __init__(self, port: int, kind: Kind) -> None:
+        super().__init__()
         self._port, self._kind = port, kind
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="streams", daemon=True)
         self.opened = self.sent = 0
-
-    def __enter__(self) -> Streams:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stopping.set()
-        self._thread.join()
 
     def _run(self) -> None:
         clients: list[Client] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -52,6 +53,44 @@ async def shown(home: Path, name: str) -> str:
     return json.dumps([log.lines, page])
 
 
+@dataclass(frozen=True)
+class Failed:
+    """A job that has failed in an operator, and the texts in which it is shown."""
+
+    job: Path
+    error: str
+    xcoms: str
+    record: str
+    status: str
+    shown: str
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.error, self.xcoms, self.record, self.status, self.shown
+
+
+def fail(script: Path, secret: str, url: str, where: dict[str, Any]) -> Failed:
+    """Run a job that quotes a secret, which Airflow masks, in its last words."""
+    mask_secret(secret)
+    ti = FakeTask()
+    operator = Operator(
+        task_id="train",
+        entrypoint=str(script),
+        env={"WAREHOUSE": secret, "URL": url},
+        recovery={"max_restarts": 0, "node_replacements": 0},
+        **{"fault_tolerance": {"retry_limit": 0}, **where},
+        on_finish_action="keep_job",
+        deferrable=False,
+    )
+    with pytest.raises(TrainingFailed) as failed:
+        operator.execute(context(ti))
+    home = Path(os.environ[env.HOME])
+    (job,) = (home / "jobs").iterdir()
+    record, status = ((job / name).read_text() for name in ("record.json", "status.json"))
+    found = asyncio.run(shown(home, job.name))
+    return Failed(job=job, error=str(failed.value), xcoms=json.dumps(ti.pushed), record=record, status=status, shown=found)
+
+
 @pytest.mark.parametrize(
     ("where", "quoted"),
     [
@@ -65,30 +104,13 @@ def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(
     light: Any, home: Path, where: dict[str, Any], quoted: str
 ) -> None:
     """The script prints it, and its error or that of a class quotes it; the job's own private files hold it still."""
-    mask_secret(SECRET)
-    ti = FakeTask()
-    operator = Operator(
-        task_id="train",
-        entrypoint=str(SCRIPT),
-        env={"WAREHOUSE": SECRET, "URL": f"postgres://me:{SECRET}@host/db"},
-        recovery={"max_restarts": 0, "node_replacements": 0},
-        **{"fault_tolerance": {"retry_limit": 0}, **where},
-        on_finish_action="keep_job",
-        deferrable=False,
-    )
+    failed = fail(SCRIPT, SECRET, f"postgres://me:{SECRET}@host/db", where)
 
-    with pytest.raises(TrainingFailed) as failed:
-        operator.execute(context(ti))
-
-    folder = Path(os.environ[env.HOME])
-    (job,) = (folder / "jobs").iterdir()
-    told = asyncio.run(shown(folder, job.name))
-    record, status = ((job / name).read_text() for name in ("record.json", "status.json"))
-    for text in (str(failed.value), json.dumps(ti.pushed), record, status, told):
+    for text in failed.texts:
         assert SECRET not in text
-    assert quoted in str(failed.value) + record
-    assert "health" in where or "postgres://me:***@host/db" in told
-    assert SECRET in (job / "plan.json").read_text()
+    assert quoted in failed.error + failed.record
+    assert "health" in where or "postgres://me:***@host/db" in failed.shown
+    assert SECRET in (failed.job / "plan.json").read_text()
 
 
 KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7of2\nQ2hhbmdlTWU3of3\n-----END KEY-----"
@@ -106,29 +128,12 @@ def test_parts_of_a_secret_are_masked_wherever_a_job_is_shown(
     light: Any, home: Path, script: str, secret: str, where: dict[str, Any]
 ) -> None:
     """Each line of it, and its beginning."""
-    mask_secret(secret)
-    ti = FakeTask()
-    operator = Operator(
-        task_id="train",
-        entrypoint=str(SCRIPT.with_name(script)),
-        env={"WAREHOUSE": secret, "URL": "host"},
-        recovery={"max_restarts": 0, "node_replacements": 0},
-        **{"fault_tolerance": {"retry_limit": 0}, **where},
-        on_finish_action="keep_job",
-        deferrable=False,
-    )
+    failed = fail(SCRIPT.with_name(script), secret, "host", where)
 
-    with pytest.raises(TrainingFailed) as failed:
-        operator.execute(context(ti))
-
-    folder = Path(os.environ[env.HOME])
-    (job,) = (folder / "jobs").iterdir()
-    told = asyncio.run(shown(folder, job.name))
-    record, status = ((job / name).read_text() for name in ("record.json", "status.json"))
     parts = [*secret.splitlines(), secret[:-1]]
-    for text in (str(failed.value), json.dumps(ti.pushed), record, status, told):
+    for text in failed.texts:
         assert [part for part in parts if part in text] == []
-    assert "***" in str(failed.value) + record + status
+    assert "***" in failed.error + failed.record + failed.status
 
 
 def echo(password: str, *, options: dict[str, str]) -> str:

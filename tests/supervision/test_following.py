@@ -41,7 +41,7 @@ def test_an_attempt_is_ready_when_the_controller_first_says_so() -> None:
 
 
 def waiting(phase: Phase, **word: Any) -> Observation:
-    """A pod with servers that nobody needs any more, and one that is still needed."""
+    """A pod whose servers the job does not need any more, and a pod that it still needs."""
     fields: dict[str, Any] = {"attempt": 1, "incarnation": 1, "state": NodeState.RUNNING, "present": True}
     nodes = (NodeSeen(node=2, unneeded=True, **fields), NodeSeen(node=3, **fields))
     return Observation(told=Told(phase=phase, **word), nodes=nodes)

@@ -66,7 +66,9 @@ def test_an_earlier_connection_is_not_looked_at(monkeypatch: pytest.MonkeyPatch)
     """A script may be connected to a service of another user, such as a database."""
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     with listening("127.0.0.1") as server, socket.create_connection(server.getsockname()), server.accept()[0]:
-        peers.check(peers.connections())
+        earlier = peers.connections()
+        peers.check(earlier)
+        assert earlier
 
 
 def test_an_end_that_nobody_accepts_is_refused_after_the_patience(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -86,8 +86,7 @@ class PodHome:
                 if error.refused:
                     log.warning(
                         "the coordinator has no permission to read the last job status from the API server (%s); it reads the "
-                        "copy that "
-                        "is mounted in its pod",
+                        "copy that is mounted in its pod",
                         error,
                     )
                     return await asyncio.to_thread(self._known)

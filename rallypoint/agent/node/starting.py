@@ -40,8 +40,7 @@ def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping
     if plan.workers.start_method in ("spawn", "forkserver"):
         log.info(
             "the agent keeps no standby workers, because they need --start-method fork, but the start method is %s; each "
-            "worker "
-            "starts as a new process",
+            "worker starts as a new process",
             plan.workers.start_method,
         )
         return Launcher(spawner, None)

@@ -101,8 +101,7 @@ class StoreKeeper:
         if not done.cancelled() and done.exception() is not None:
             log.warning(
                 "the agent cannot start the process of the rendezvous store (TCPStore) in advance (%s); it starts the process "
-                "with the "
-                "next round",
+                "with the next round",
                 done.exception(),
             )
 

@@ -227,8 +227,7 @@ class Actor:
                 namespace, reason = self._cluster.namespace, error.said
                 log.warning(
                     "namespace=%s: the supervisor has no permission to patch pods, so it cannot inform Kueue about the end of "
-                    "a "
-                    "pod group (%s). Kueue frees the quota of the group when all pods of the group are deleted. `rallypoint "
+                    "a pod group (%s). Kueue frees the quota of the group when all pods of the group are deleted. `rallypoint "
                     "manifests rbac --queues` prints the Role that lets supervisors patch pods",
                     namespace,
                     reason,

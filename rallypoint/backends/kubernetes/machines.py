@@ -128,8 +128,7 @@ class Machines:
                 self._refused, reason = True, error.said
                 log.warning(
                     "the supervisor has no permission to read the Leases of Kubernetes nodes (%s), so it detects lost "
-                    "Kubernetes "
-                    "nodes later; `rallypoint manifests rbac --nodes` prints the required ClusterRole",
+                    "Kubernetes nodes later; `rallypoint manifests rbac --nodes` prints the required ClusterRole",
                     reason,
                 )
             elif error.status != 404:

@@ -223,8 +223,7 @@ class _Tender:
         if not status.durable and self._durable is None:
             log.warning(
                 "job=%s: the coordinator cannot write the job status to its ConfigMap; the supervisor requests the status "
-                "directly "
-                "from the coordinator",
+                "directly from the coordinator",
                 self._name,
             )
         self._durable = False

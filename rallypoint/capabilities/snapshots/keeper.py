@@ -192,8 +192,7 @@ class SnapshotKeeper:
             if found and destination is None:
                 log.warning(
                     "the agent cannot write the last in-memory snapshot to storage, because neither the script nor the job "
-                    "sets "
-                    "a checkpoint folder"
+                    "sets a checkpoint folder"
                 )
             elif found and destination is not None and found[0].part.age != self._looked_at:
                 self._persist_to(open_store(destination.where), found, destination)

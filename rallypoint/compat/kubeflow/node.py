@@ -89,8 +89,7 @@ class StatusServer(NodeCapability):
         except OSError as error:
             log.warning(
                 "the agent cannot start the HTTP server that receives the workers' Kubeflow progress reports: %s; the job "
-                "continues "
-                "without these reports",
+                "continues without these reports",
                 error,
             )
             return

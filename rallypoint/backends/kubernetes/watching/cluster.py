@@ -84,7 +84,7 @@ class Cluster:
         self.users = 0
         self._followers = 0
         self._starting = asyncio.Lock()
-        #: Held by whoever parses a followed log in a thread.
+        #: Lets one thread at a time parse followed logs.
         self.parsing = asyncio.Lock()
         self._heart: Heart | None = None
 

@@ -237,8 +237,7 @@ class Wrapped:
                 raise
             log.warning(
                 "AppWrapper=%s: the supervisor has no permission to change the Kueue Workload of this AppWrapper (%s), so "
-                "Kueue may "
-                "suspend or resume the job again",
+                "Kueue may suspend or resume the job again",
                 wrapper.name,
                 error,
             )

@@ -45,8 +45,7 @@ def match_priority(parent: int, setting: str | None) -> None:
         log.warning(
             "this actor and its child processes have a lower CPU priority than the raylet (niceness %d instead of %d), because "
             "Ray raised their niceness and the actor has no permission to lower it (CAP_SYS_NICE); to avoid this, start the "
-            "Ray "
-            "nodes with %s=0",
+            "Ray nodes with %s=0",
             niceness,
             wanted,
             SETTING,

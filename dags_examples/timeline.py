@@ -175,7 +175,8 @@ def _draw_marks(axes: Axes, run: Run) -> None:
     broken = [s for s in run.samples if s.round == 1]
     if broken:
         axes.plot([killed.at], [broken[-1].step], marker="X", markersize=11, color=_RED, markeredgecolor="white", zorder=5)
-    late = run.seconds * 0.8
+    # All labels are on one side of their lines; left of them would be the curve.
+    late = killed.at > run.seconds * 0.9
     for height, (kind, color, label) in enumerate(points):
         mark = next((m for m in run.marks if m.kind == kind and m.at >= killed.at), None)
         if mark is None:
@@ -186,9 +187,9 @@ def _draw_marks(axes: Axes, run: Run) -> None:
             text,
             xy=(mark.at, 0.32 - 0.075 * height),
             xycoords=("data", "axes fraction"),
-            xytext=(-6 if mark.at > late else 6, 0),
+            xytext=(-6 if late else 6, 0),
             textcoords="offset points",
-            ha="right" if mark.at > late else "left",
+            ha="right" if late else "left",
             fontsize=9,
             color=color,
             va="center",

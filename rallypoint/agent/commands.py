@@ -8,14 +8,14 @@ import dataclasses
 import logging
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
-from rallypoint.agent.auto_config import configured
+from rallypoint.agent.accelerators import accelerator
 from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.disk_space import require_disk_space
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.files import read_plan, read_secret
+from rallypoint.agent.files import read_plan, read_secret, require_disk_space
 from rallypoint.agent.node.agent import NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.setup import SetupError, run_setup
@@ -28,7 +28,7 @@ from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.wire.env import MACHINE, UNSEEN
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
-__all__ = ["node"]
+__all__ = ["configured", "node"]
 
 log = logging.getLogger("rallypoint.node")
 
@@ -112,3 +112,13 @@ async def _work(config: NodeConfig, args: argparse.Namespace, source: EndpointSo
     )
     ending = await NodeAgent(config, client=client, clock=monotone_clock()).run()
     return ending.code
+
+
+def configured(plan: Plan, environ: Mapping[str, str]) -> Plan:
+    """Return the plan as this node carries it out. With `auto_config`, a node that has devices runs as many workers as it has
+    of them; they are counted here, where they are. Raises `ConfigError`.
+    """
+    if not plan.devices.auto_config:
+        return plan
+    devices = accelerator(plan.devices.accelerator).count(environ)
+    return dataclasses.replace(plan, nproc_per_node=devices) if devices else plan

@@ -1,4 +1,4 @@
-"""Reading and replacing small files so that a reader sees the old or the new one, never a part, also after a power cut."""
+"""Small files: read, or replaced so that a reader sees the old or the new one, never a part, also after a power cut."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from typing import TypeVar
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.private import PRIVATE_FILE
+from rallypoint.wire.private import PRIVATE_FILE, private_folder
 
-__all__ = ["read_json", "read_plan", "read_secret", "replace_durably"]
+__all__ = ["read_json", "read_plan", "read_secret", "replace_durably", "require_disk_space"]
 
 T = TypeVar("T")
+
+#: Bytes that must fit into a folder for a start to make sense.
+_ROOM = 4096
 
 
 def replace_durably(path: Path, text: str) -> None:
@@ -80,3 +83,18 @@ def _content(path: Path) -> bytes:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "not a regular file")
         return file.read()
+
+
+def require_disk_space(folder: Path) -> None:
+    """Raise `ConfigError` when nothing can be written in `folder`, which is made if need be."""
+    probe = folder / f".room-{os.getpid()}"
+    try:
+        private_folder(folder)
+        with probe.open("wb") as file:
+            os.posix_fallocate(file.fileno(), 0, _ROOM)
+    except OSError as error:
+        full = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
+        raise ConfigError(f"folder {folder}: cannot write: {full}") from error
+    finally:
+        if probe.exists():
+            probe.unlink()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import gc
 import logging
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from rallypoint.agent.command_line import RunParser
@@ -14,7 +16,6 @@ from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.descriptors import raise_limit
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import add_run_flags
-from rallypoint.agent.importing import uncollected
 from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
 from rallypoint.usage import UsageParser
@@ -23,7 +24,7 @@ from rallypoint.wire.bounds import read_seconds
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
 
-__all__ = ["build_parser", "main"]
+__all__ = ["build_parser", "main", "uncollected"]
 
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
@@ -285,7 +286,7 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
             return node(args)
         if name == "host":
             with uncollected():
-                from rallypoint.agent.units.main import host  # noqa: PLC0415
+                from rallypoint.agent.units.host import host  # noqa: PLC0415
 
             return host(args)
         _require_home(args)
@@ -295,3 +296,20 @@ def _late(name: str) -> Callable[[argparse.Namespace], int]:
         return coordinator(args)
 
     return command
+
+
+@contextlib.contextmanager
+def uncollected() -> Iterator[None]:
+    """Leave the collector alone while much is imported, and out of its sight what there is by then.
+
+    An agent imports some hundred classes before it starts a worker: a sixth of that time went to looking for garbage among
+    them. A collector that was switched off stays so.
+    """
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was:
+            gc.enable()

@@ -19,7 +19,6 @@ from rallypoint.agent.errors import ConfigError, UsageError
 from rallypoint.agent.flags import CHOICES, NO_ID, WHY, WrongVariable
 from rallypoint.agent.rdzv_conf import RdzvConf, parse_rdzv_conf
 from rallypoint.agent.signals import SIGNALS, parse_signals
-from rallypoint.agent.stream_flags import copies_all, read_streams
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
@@ -27,7 +26,16 @@ from rallypoint.wire.node_range import NODE_RANGE_ALLOWED, parse_node_range
 from rallypoint.wire.plan import ElasticMode, Entry, Plan, RendezvousSettings
 from rallypoint.wire.sections import build, known_fields
 
-__all__ = ["C10D_PORT", "FENCE_TIMEOUT", "MasterAddress", "Meeting", "RunOptions", "parse_nnodes", "read_options"]
+__all__ = [
+    "C10D_PORT",
+    "FENCE_TIMEOUT",
+    "MasterAddress",
+    "Meeting",
+    "RunOptions",
+    "parse_nnodes",
+    "read_options",
+    "read_streams",
+]
 
 #: torchrun's ports: of the c10d store, and of the static rendezvous.
 C10D_PORT, _STATIC_PORT = 29400, 29500
@@ -135,7 +143,7 @@ def _read(args: argparse.Namespace, env: Mapping[str, str]) -> RunOptions:
         log_dir="" if args.log_dir in (None, os.devnull) else args.log_dir,
         streams=streams,
         # A folder for the logs that was asked for alone leaves the console as it is without one.
-        prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or ("" if copies_all(args) else DEFAULT_PREFIX),
+        prefix=env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE") or ("" if _copies_all(args) else DEFAULT_PREFIX),
         signals=parse_signals(args.signals_to_handle),
         secret_file=args.secret_file,
         tls=args.tls or None,
@@ -325,3 +333,55 @@ def parse_nnodes(text: str) -> tuple[int, int]:
     except ValueError:
         raise UsageError(f"--nnodes {text}: not allowed; expected {NODE_RANGE_ALLOWED}") from None
     return nodes.min, nodes.max
+
+
+def read_streams(args: argparse.Namespace) -> Streams:
+    """Return what --log-dir, --redirects, --tee and the filters say; raises `UsageError`.
+
+    A --log-dir alone copies both streams there, as with dlrover-run; under torchrun it would stay empty.
+    """
+    redirects, redirects_of = _parse_std(args.redirects, "--redirects")
+    tee, tee_of = _parse_std(args.tee, "--tee")
+    if _copies_all(args):
+        tee = STDOUT | STDERR
+    if args.log_dir == os.devnull:  # torchrun's way to keep no file
+        redirects, redirects_of, tee, tee_of = 0, {}, 0, {}
+    return Streams(
+        redirects=redirects,
+        redirects_of=redirects_of,
+        tee=tee,
+        tee_of=tee_of,
+        console=_console(args.local_ranks_filter),
+        duplicate_out=tuple(filter(None, args.duplicate_stdout_filters)),
+        duplicate_err=tuple(filter(None, args.duplicate_stderr_filters)),
+    )
+
+
+def _copies_all(args: argparse.Namespace) -> bool:
+    """Return whether --log-dir is given and nothing says which streams go there."""
+    return bool(args.log_dir) and args.log_dir != os.devnull and not args.given & {"redirects", "tee"}
+
+
+def _console(text: str) -> frozenset[int] | None:
+    if not text:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--local-ranks-filter {text}: not allowed; expected local ranks such as 0,1")
+    return frozenset(map(int, parts))
+
+
+def _parse_std(text: str, flag: str) -> tuple[int, dict[int, int]]:
+    """Return the streams for every rank, or by local rank, in `0|1|2|3` or `RANK:STD,...`; raises `UsageError`."""
+    if text in ("0", "1", "2", "3"):
+        return int(text), {}
+    by_rank = {}
+    for item in text.split(","):
+        rank, _, std = item.strip().partition(":")
+        if not rank.isdecimal() or std not in ("0", "1", "2", "3"):
+            raise UsageError(
+                f"{flag} {text}: not allowed; expected 0 (none), 1 (stdout), 2 (stderr), 3 (both), "
+                "or such a number for each local rank, as in 0:1,1:3"
+            )
+        by_rank[int(rank)] = int(std)
+    return 0, by_rank

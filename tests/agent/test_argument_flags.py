@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rallypoint.agent.accelerators import accelerator
-from rallypoint.agent.auto_config import configured
 from rallypoint.agent.command_line import RunParser
+from rallypoint.agent.commands import configured
 from rallypoint.agent.errors import UsageError
 from rallypoint.agent.flags import add_run_flags
 from rallypoint.agent.options import RunOptions, read_options

@@ -15,10 +15,9 @@ import pytest
 
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.orphan import FileHeartbeat
-from rallypoint.agent.coordinator.requests import RecordFile
+from rallypoint.agent.coordinator.record import FileSize, RecordFile
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
-from rallypoint.agent.coordinator.size import FileSize
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
@@ -301,7 +300,7 @@ async def test_a_record_that_is_nested_without_end_ends_no_coordinator(tmp_path:
     record = tmp_path / "record.json"
     record.write_text("[" * 100_000)
 
-    assert await FileSize(record).size() is None
+    assert await FileSize(RecordFile(record)).size() is None
     assert await RecordFile(record).requested("wish") is None
     assert await FileHeartbeat(record).read() is None
     with pytest.raises(codec.WireError, match="a JSON object"):

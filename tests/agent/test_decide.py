@@ -6,16 +6,21 @@ import dataclasses
 
 import pytest
 
-from rallypoint.agent.node.actions import Action, AskExtension, End, LeaveWorld, StartWorkers, StopWorkers
 from rallypoint.agent.node.decide import STATES, Node, Phase, step
 from rallypoint.agent.node.events import (
+    Action,
     Advised,
     Announced,
     Answered,
+    AskExtension,
+    End,
     Event,
     Freed,
     LeaveOverdue,
+    LeaveWorld,
+    StartWorkers,
     StepFailed,
+    StopWorkers,
     StoreLost,
     Told,
     WorkersEnded,

@@ -7,9 +7,22 @@ import dataclasses
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.node.actions import Action, End, LeaveWorld, StartWorkers, StopWorkers
 from rallypoint.agent.node.decide import Node, Phase, step
-from rallypoint.agent.node.events import Announced, Event, Freed, LeaveOverdue, StepFailed, StoreLost, WorkersEnded, WorkersGone
+from rallypoint.agent.node.events import (
+    Action,
+    Announced,
+    End,
+    Event,
+    Freed,
+    LeaveOverdue,
+    LeaveWorld,
+    StartWorkers,
+    StepFailed,
+    StopWorkers,
+    StoreLost,
+    WorkersEnded,
+    WorkersGone,
+)
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.messages import Continue, Refusal, Regroup, Stop

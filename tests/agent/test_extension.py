@@ -11,7 +11,7 @@ import pytest
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.node.adviser import extension_command
 from rallypoint.agent.node.extension import load, read_answer, say
-from rallypoint.agent.workers.memory import OomWatch
+from rallypoint.agent.workers.facts import OomWatch
 from rallypoint.training.failover import FailoverExtension
 from rallypoint.wire import codec, env
 from rallypoint.wire.failover import Failover, Failure

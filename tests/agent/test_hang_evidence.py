@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.health.evidence import Asked, Subject, take
-from rallypoint.agent.node.health.native import read_spied, spy
+from rallypoint.agent.node.health.evidence import Asked, Subject, read_spied, spy, take
 from rallypoint.wire.hang import Evidence, RankSeen
 
 

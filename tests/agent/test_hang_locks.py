@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.health.locks import find_cycle, lock_owners
+from rallypoint.agent.node.health.evidence import find_cycle, lock_owners
 from tests.waiting import eventually
 
 #: A process with mutexes of libc; `{}` is what its threads do.

@@ -12,9 +12,8 @@ import pytest
 
 from rallypoint.agent.coordinator.configmap import NO_ROUTE, STATUS_KEY, ConfigMapSink, PodSink
 from rallypoint.agent.coordinator.kube import ApiError, KubeApi
-from rallypoint.agent.coordinator.kube_heartbeat import RECORD_KEY, LeaseHeartbeat, SignsOfLife
 from rallypoint.agent.coordinator.namespaced import Namespaced
-from rallypoint.agent.coordinator.pod_home import newest
+from rallypoint.agent.coordinator.pod_home import RECORD_KEY, LeaseHeartbeat, SignsOfLife, newest
 from rallypoint.agent.coordinator.sink import FileSink, read_status
 from rallypoint.agent.errors import ConfigError, StaleError
 from rallypoint.backends.kubernetes.lease import parse_time

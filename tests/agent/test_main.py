@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from rallypoint.agent.coordinator.namespaced import Namespaced
-from rallypoint.agent.importing import uncollected
-from rallypoint.agent.main import build_parser, main
+from rallypoint.agent.main import build_parser, main, uncollected
 
 COMMON = ["--plan", "p", "--secret-file", "s", "--attempt", "1"]
 COORDINATOR = ["coordinator", *COMMON, "--uid", "u", "--term", "1"]

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from rallypoint.agent.workers.zygote.imports import imported_by, imports_of
+from rallypoint.agent.workers.zygote.launcher import imported_by, imports_of
 from rallypoint.agent.workers.zygote.preload import installed
 
 SCRIPT = """

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.node.training_ports import TrainingPorts, first_port
+from rallypoint.agent.node.parts import TrainingPorts, first_port
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.ports import RANGE, agreed, free_ranges, window
 from rallypoint.wire.messages import Assignment

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.node.starting import launcher as launcher_of
-from rallypoint.agent.node.starting import restarts
+from rallypoint.agent.node.parts import launcher as launcher_of
+from rallypoint.agent.node.parts import restarts
 from rallypoint.agent.workers.logs import Streams
 from rallypoint.agent.workers.reaper import Ended
 from rallypoint.agent.workers.spawner import Command, Spawner
-from rallypoint.agent.workers.zygote import choosing, pages
+from rallypoint.agent.workers.zygote import launcher, serving
 from rallypoint.agent.workers.zygote.launcher import Launcher
 from rallypoint.agent.workers.zygote.messages import Order, frame, receive
 from rallypoint.agent.workers.zygote.preload import load, without
@@ -65,17 +65,17 @@ def test_command_lines_are_read_as_python_reads_them(
 
 def test_a_refusal_says_why() -> None:
     """Another interpreter, a program that is no Python, an option of Python."""
-    assert choosing.refusal([PYTHON, "-u", "t.py"], python=PYTHON) == ""
-    assert choosing.refusal(["/bin/bash", "t.sh"], python="/p") == "/bin/bash is not this Python (/p)"
-    assert choosing.refusal(["/p", "-O", "t.py"], python="/p") == "/p -O t.py: has options for the Python interpreter"
+    assert launcher.refusal([PYTHON, "-u", "t.py"], python=PYTHON) == ""
+    assert launcher.refusal(["/bin/bash", "t.sh"], python="/p") == "/bin/bash is not this Python (/p)"
+    assert launcher.refusal(["/p", "-O", "t.py"], python="/p") == "/p -O t.py: has options for the Python interpreter"
 
 
 def test_variables_of_birth_are_those_that_imports_read() -> None:
     """A place in the world may change from round to round; what libraries read when they are loaded may not."""
     read = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "0", "TORCH_LOGS": "x"}
     env = {**read, "RANK": "1", "TORCHELASTIC_RUN_ID": "j", "A": "b"}
-    assert choosing.birth_variables(env) == read
-    assert set(choosing.zygote_env(env)) == set(env) - {"RANK"}
+    assert launcher.birth_variables(env) == read
+    assert set(launcher.zygote_env(env)) == set(env) - {"RANK"}
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_variables_of_birth_are_those_that_imports_read() -> None:
 )
 def test_the_place_of_a_programs_own_modules(argv: list[str], place: str) -> None:
     """What Python has as the first entry of its path."""
-    assert choosing.place_of(argv, "/w") == place
+    assert launcher.place_of(argv, "/w") == place
 
 
 def test_an_order_travels_with_its_descriptors() -> None:
@@ -154,7 +154,7 @@ def test_what_fails_to_import_is_told_and_costs_nothing_else(tmp_path: Path, mon
 )
 def test_where_huge_pages_could_be(line: str, begins: list[int]) -> None:
     """Only what is this process's own, and whole."""
-    assert list(pages.spans([line])) == begins
+    assert list(serving.spans([line])) == begins
 
 
 @pytest.mark.parametrize(("used", "taken"), [(1.0, True), (0.8, True), (0.7, False), (0.0, False)])
@@ -162,8 +162,8 @@ def test_only_memory_in_use_comes_into_huge_pages(tmp_path: Path, used: float, *
     """A huge page for little would take what nobody had."""
     (tmp_path / "maps").write_text("00200000-00400000 rw-p 00000000 00:00 0\n")
     page = os.sysconf("SC_PAGE_SIZE")
-    there = round(used * (pages.HUGE // page))
-    entries = (1 << 63).to_bytes(8, "little") * there + bytes(8) * (pages.HUGE // page - there)
+    there = round(used * (serving.HUGE // page))
+    entries = (1 << 63).to_bytes(8, "little") * there + bytes(8) * (serving.HUGE // page - there)
     (tmp_path / "pagemap").write_bytes(bytes(0x200000 // page * 8) + entries)
     asked: list[tuple[int, int]] = []
 
@@ -171,14 +171,14 @@ def test_only_memory_in_use_comes_into_huge_pages(tmp_path: Path, used: float, *
         asked.append((address, length))
         return True
 
-    assert pages.into_huge_pages(process=tmp_path, take=take) == (pages.HUGE if taken else 0)
-    assert asked == ([(0x200000, pages.HUGE)] if taken else [])
+    assert serving.into_huge_pages(process=tmp_path, take=take) == (serving.HUGE if taken else 0)
+    assert asked == ([(0x200000, serving.HUGE)] if taken else [])
 
 
 def test_a_kernel_without_them_costs_nothing(tmp_path: Path) -> None:
     """It refuses, or tells nothing of its memory."""
-    assert pages.into_huge_pages(process=tmp_path / "none") == 0
-    assert pages.into_huge_pages(take=lambda *_: False) == 0
+    assert serving.into_huge_pages(process=tmp_path / "none") == 0
+    assert serving.into_huge_pages(take=lambda *_: False) == 0
 
 
 def test_packages_can_be_left_out() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from rallypoint.agent.linux import collapse
-from rallypoint.agent.workers.zygote.pages import HUGE
+from rallypoint.agent.workers.zygote.serving import HUGE
 from rallypoint.wire.progress import ProgressFile, life_offset
 from tests.live.forked import ENV, STARTUP, Zygote, light_torch, spawned, zygote
 

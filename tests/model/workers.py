@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator
 
-from rallypoint.agent.node import actions, decide, events
+from rallypoint.agent.node import decide, events
 from rallypoint.agent.node.decide import Node, Phase
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import Assignment
@@ -35,16 +35,16 @@ def deliver(world: World, key: Key, event: events.Event) -> tuple[World, int | N
     return perform(world, key, to_do)
 
 
-def perform(world: World, key: Key, to_do: tuple[actions.Action, ...]) -> tuple[World, int | None]:
+def perform(world: World, key: Key, to_do: tuple[events.Action, ...]) -> tuple[World, int | None]:
     """Do what an agent has decided; returns with what code it ended."""
     for action in to_do:
-        if isinstance(action, actions.StartWorkers):
+        if isinstance(action, events.StartWorkers):
             world = _start(world, key, action)
-        elif isinstance(action, actions.LeaveWorld):
+        elif isinstance(action, events.LeaveWorld):
             world = _tell_to_leave(world, key, action)
-        elif isinstance(action, actions.StopWorkers):
+        elif isinstance(action, events.StopWorkers):
             world = _changed(world, key, spare=action.spare)
-        elif isinstance(action, actions.End):
+        elif isinstance(action, events.End):
             return world, action.code
     agent = dict(world.agents)[key]
     if agent.spare is not None and not set(dict(agent.workers)) - agent.spare:
@@ -52,7 +52,7 @@ def perform(world: World, key: Key, to_do: tuple[actions.Action, ...]) -> tuple[
     return world, None
 
 
-def _start(world: World, key: Key, action: actions.StartWorkers) -> World:
+def _start(world: World, key: Key, action: events.StartWorkers) -> World:
     agent = dict(world.agents)[key]
     assignment, known = action.assignment, dict(agent.workers)
     workers: list[tuple[int, Worker]] = []
@@ -82,7 +82,7 @@ def _place(key: Key, assignment: Assignment, local_rank: int) -> Place:
     )
 
 
-def _tell_to_leave(world: World, key: Key, action: actions.LeaveWorld) -> World:
+def _tell_to_leave(world: World, key: Key, action: events.LeaveWorld) -> World:
     agent = dict(world.agents)[key]
     workers = tuple((r, dataclasses.replace(w, told=True) if r in action.ranks else w) for r, w in agent.workers)
     return _changed(world, key, workers=workers, overdue=(*agent.overdue, action.round))

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from rallypoint.agent.rendezvous.series import sampled
+from rallypoint.agent.rendezvous.progress import sampled
 from rallypoint.backends.site import Site
 from rallypoint.report.headline import no_job
 from rallypoint.report.page.values import Page

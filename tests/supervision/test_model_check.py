@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.agent.node import actions
+from rallypoint.agent.node import events
 from rallypoint.agent.rendezvous.core import Settings
 from rallypoint.supervision.policy import Policy
 from tests.model import workers
@@ -183,7 +183,7 @@ def test_the_search_finds_who_has_not_left():
     world = follow(job((1, 1), **LIVING, size=2), *ALONE, *TALK)
     [(key, agent)] = world.agents
     assert agent.node.assignment is not None
-    kept = actions.StartWorkers(assignment=agent.node.assignment, kept=frozenset({0}))
+    kept = events.StartWorkers(assignment=agent.node.assignment, kept=frozenset({0}))
     late = workers.perform(world, key, (kept,))[0]
     found = check(late)
     assert ["has not left" in what for what in found] == [True, False]

@@ -15,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.node.health.evidence import Asked, ask_for_stacks, read_stacks
-from rallypoint.agent.node.health.stacks import main_frames
+from rallypoint.agent.node.health.evidence import Asked, ask_for_stacks, main_frames, read_stacks
 from rallypoint.training import startup
 from rallypoint.wire import env
 from rallypoint.wire.hang import STACK_SIGNAL

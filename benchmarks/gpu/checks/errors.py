@@ -18,7 +18,7 @@ __all__ = ["run"]
 #: Run in a program of its own: in a dry run it is there that the stand-in is loaded.
 _READER = """
 import json, os, sys
-from rallypoint.agent.node.health.nvml import NvmlError, open_library
+from rallypoint.agent.node.health.gpus import NvmlError, open_library
 
 nvml, found = open_library(), {}
 if nvml is None:

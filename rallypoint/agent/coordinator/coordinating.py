@@ -13,13 +13,12 @@ from typing import Any, TypeVar
 from rallypoint.agent.clock import Clock, monotone_clock
 from rallypoint.agent.coordinator import event_lines
 from rallypoint.agent.coordinator.home import FileHome, Home
-from rallypoint.agent.coordinator.losses import keep_losses
 from rallypoint.agent.coordinator.orphan import keep_watch
 from rallypoint.agent.coordinator.pod_home import PodHome
+from rallypoint.agent.coordinator.record import keep_losses, keep_size
 from rallypoint.agent.coordinator.services import running_services
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.coordinator.sink import refuse_later
-from rallypoint.agent.coordinator.size import keep_size
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret
 from rallypoint.agent.rendezvous import core as rendezvous

@@ -10,12 +10,10 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from rallypoint.agent.coordinator.losses import LossSource
 from rallypoint.agent.coordinator.orphan import LOOK, FileHeartbeat, HeartbeatSource
 from rallypoint.agent.coordinator.publishing import PROGRESS_PERIOD
-from rallypoint.agent.coordinator.requests import RecordFile
+from rallypoint.agent.coordinator.record import FileSize, LossSource, RecordFile, SizeSource
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
-from rallypoint.agent.coordinator.size import FileSize, SizeSource
 from rallypoint.agent.errors import ConfigError, StaleError
 from rallypoint.agent.files import read_json, replace_durably
 from rallypoint.agent.transport.service import SupervisorDoor
@@ -96,8 +94,8 @@ class FileHome:
         self.where = str(args.status_file)
         self.sink: StatusSink = FileSink(args.status_file)
         self.heartbeat: HeartbeatSource | None = None if args.record_file is None else FileHeartbeat(args.record_file)
-        self.size: SizeSource | None = None if args.record_file is None else FileSize(args.record_file)
         record = None if args.record_file is None else RecordFile(args.record_file)
+        self.size: SizeSource | None = None if record is None else FileSize(record)
         self.requested: Callable[[str], Awaitable[Any]] | None = None if record is None else record.requested
 
     async def previous(self) -> JobStatus | None:

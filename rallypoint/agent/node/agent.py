@@ -13,14 +13,18 @@ from rallypoint.agent.clock import Clock
 from rallypoint.agent.culprit import with_few_tails
 from rallypoint.agent.errors import ConfigError, StoreError
 from rallypoint.agent.node import decide, events
-from rallypoint.agent.node.actions import AskExtension, End, LeaveWorld, StartWorkers, StopWorkers
 from rallypoint.agent.node.decide import Node, Phase
 from rallypoint.agent.node.events import (
     Advised,
     Announced,
     Answered,
+    AskExtension,
+    End,
     Freed,
     LeaveOverdue,
+    LeaveWorld,
+    StartWorkers,
+    StopWorkers,
     StoreLost,
     Told,
     WorkersEnded,
@@ -29,8 +33,7 @@ from rallypoint.agent.node.events import (
 from rallypoint.agent.node.judging import Judge, went_wrong
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.parts import Parts
-from rallypoint.agent.node.report_loop import ReportLoop
-from rallypoint.agent.node.reporting import Reporter, report_pace
+from rallypoint.agent.node.reporting import Reporter, ReportLoop, report_pace
 from rallypoint.agent.node.round import StartError
 from rallypoint.agent.node.teardown import watch_teardowns
 from rallypoint.agent.signals import SIGNALS

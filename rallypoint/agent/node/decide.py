@@ -43,15 +43,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rallypoint.agent.culprit import culprit_first
-from rallypoint.agent.node.actions import Action, AskExtension, End, LeaveWorld, StartWorkers, StopWorkers
 from rallypoint.agent.node.events import (
+    Action,
     Advised,
     Announced,
     Answered,
+    AskExtension,
+    End,
     Event,
     Freed,
     LeaveOverdue,
+    LeaveWorld,
+    StartWorkers,
     StepFailed,
+    StopWorkers,
     StoreLost,
     Told,
     WorkersEnded,

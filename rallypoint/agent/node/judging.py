@@ -14,9 +14,8 @@ from rallypoint.agent.node.events import StepFailed, WorkersEnded
 from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.profile import NodeRules
-from rallypoint.agent.workers.facts import end_of, how, raised
+from rallypoint.agent.workers.facts import OomWatch, end_of, how, raised
 from rallypoint.agent.workers.group import Worker
-from rallypoint.agent.workers.memory import OomWatch
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.line import Failed
 from rallypoint.wire.masked import mask_of

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import dataclasses
+import logging
 import os
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Iterator, Mapping
 
-from rallypoint.agent.accelerators import CPU
+from rallypoint.agent.accelerators import CPU, accelerator
 from rallypoint.agent.clock import Clock
+from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.node.adviser import Adviser
 from rallypoint.agent.node.health.npus import meter
@@ -15,21 +20,32 @@ from rallypoint.agent.node.lines import Lines
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.profile import node_rules
 from rallypoint.agent.node.round import Round
-from rallypoint.agent.node.starting import launcher
-from rallypoint.agent.node.training_ports import TrainingPorts
+from rallypoint.agent.rendezvous.ports import RANGE, free_ranges, window
 from rallypoint.agent.workers.group import WorkerGroup
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Spawner
 from rallypoint.agent.workers.store import StoreKeeper
+from rallypoint.agent.workers.zygote.launcher import Launcher, standby_launcher
 from rallypoint.capabilities.base import NodeContext, node_capabilities
+from rallypoint.wire.env import TRAINING_PORT
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.line import FromAgent, FromWorker
+from rallypoint.wire.plan import Plan
 from rallypoint.wire.pulse import Learned
+from rallypoint.wire.sections import value_of
 
-__all__ = ["Parts"]
+__all__ = ["Parts", "TrainingPorts", "first_port", "launcher", "restarts"]
+
+log = logging.getLogger("rallypoint.zygote")
 
 #: torchrun's variable for the signals that its agent handles.
 _SIGNALS = "TORCHELASTIC_SIGNALS_TO_HANDLE"
+
+#: File in which a worker leaves the names of the modules that it has imported.
+_FILE = "modules.txt"
+
+#: Below it only root may listen.
+_PRIVILEGED = 1024
 
 
 class Parts:
@@ -138,3 +154,87 @@ class Parts:
             await capability.close()
         self._reaper.close()
         self._spawner.close()
+
+
+def restarts(plan: Plan) -> bool:
+    """Return whether workers of this plan may be started a second time on one node."""
+    return (
+        plan.budgets.max_restarts > 0
+        or plan.max_nodes > 1
+        or (value_of(plan, "hang_detection", 0) > 1 and plan.budgets.max_hangs > 0)
+    )
+
+
+def launcher(config: NodeConfig, spawner: Spawner, reaper: Reaper, base: Mapping[str, str] = os.environ) -> Launcher:
+    """Return what starts the workers of a node: with a zygote where workers may be started a second time. `base` is the agent's
+    environment.
+    """
+    plan = config.plan
+    if not restarts(plan):
+        return Launcher(spawner, None)
+    if plan.workers.start_method in ("spawn", "forkserver"):
+        log.info(
+            "the agent keeps no standby workers, because they need --start-method fork, but the start method is %s; each "
+            "worker starts as a new process",
+            plan.workers.start_method,
+        )
+        return Launcher(spawner, None)
+    if plan.workers.virtual_local_rank:
+        log.info(
+            "the agent keeps no standby workers, because --virtual-local-rank gives each worker its own CUDA_VISIBLE_DEVICES, "
+            "which must be set before a process starts; each worker starts as a new process"
+        )
+        return Launcher(spawner, None)
+    return standby_launcher(
+        plan,
+        spawner,
+        reaper,
+        standbys=plan.nproc_per_node,
+        learned=config.folder / _FILE,
+        device=bool(plan.workers.standbys),  # it holds memory of the device: only where standbys were asked for
+        base=base,
+    )
+
+
+class TrainingPorts:
+    """The ports on this node that workers may take for themselves; none where its devices need no ports.
+
+    The free ports are found out before each round is asked for. The coordinator takes the first range that every node has
+    (`rendezvous/ports.py`).
+    """
+
+    def __init__(self, plan: Plan, base: Mapping[str, str] = os.environ) -> None:
+        """Prepare to look; raises `ConfigError` for a port that cannot be begun from."""
+        self._start = first_port(plan, base) if accelerator(plan.devices.accelerator).needs_ports else 0
+        self.offer: tuple[int, ...] = ()
+
+    async def look(self) -> None:
+        """Find out which ports are free now."""
+        if self._start:
+            self.offer = await asyncio.to_thread(_offer, self._start)
+
+
+def first_port(plan: Plan, base: Mapping[str, str]) -> int:
+    """Return where the search begins: what the environment of workers says already, or the plan's `training_port`.
+
+    Raises `ConfigError` for anything that is no port, or behind which no range has room.
+    """
+    given = plan.env.get(TRAINING_PORT, base.get(TRAINING_PORT))
+    where = "training_port" if given is None else TRAINING_PORT
+    text = str(plan.devices.training_port) if given is None else given
+    last = 65_535 - RANGE + 1
+    if not text.isdecimal() or not _PRIVILEGED <= int(text) <= last:
+        allowed = f"a port from {_PRIVILEGED} to {last} ({RANGE} consecutive ports are used)"
+        raise ConfigError(f"{where} {text}: not allowed; expected {allowed}")
+    return int(text)
+
+
+def _offer(start: int) -> tuple[int, ...]:
+    return free_ranges(start, _free(window(start)))
+
+
+def _free(ports: range) -> Iterator[int]:
+    for port in ports:
+        with contextlib.suppress(OSError), socket.socket() as probe:
+            probe.bind(("", port))
+            yield port

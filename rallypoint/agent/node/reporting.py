@@ -1,19 +1,32 @@
-"""What an agent says of its node: everything that is true of it, and what of it is worth saying at once."""
+"""The reports of a node agent: their content, when the workers are looked at again, and the exchange with the coordinator."""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import uuid
+from collections.abc import Callable
 
 from rallypoint.agent.culprit import with_few_tails
+from rallypoint.agent.errors import LostContactError, OrphanedError
 from rallypoint.agent.node.decide import Node, Phase
+from rallypoint.agent.node.events import Answered, Told
 from rallypoint.agent.node.parts import Parts
 from rallypoint.agent.rendezvous.settings import HEARD_EVERY, pace_of
-from rallypoint.wire.messages import AgentReport, AgentState, WorkerReport
+from rallypoint.agent.transport.client import CoordinatorClient
+from rallypoint.agent.waiting import set_within
+from rallypoint.wire.exits import Exit
+from rallypoint.wire.messages import AgentReport, AgentState, Assignment, Continue, Refusal, Reply, Stop, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sections import Sections
 
-__all__ = ["Looks", "Reporter", "report_pace"]
+__all__ = ["Looks", "ReportLoop", "Reporter", "report_pace"]
+
+log = logging.getLogger("rallypoint.node")
+
+#: Seconds without an answer after which the workers are looked at although nothing is reported; and between two such looks.
+_LOOK = 0.5
 
 
 class Looks:
@@ -120,3 +133,140 @@ def _hold(plan: Plan, state: AgentState, pace: float) -> float:
         return pace
     # An answer that is held back must not look like a coordinator that is gone.
     return pace_of(HEARD_EVERY, plan.rendezvous.node_lease, plan.rendezvous.fence_timeout)
+
+
+class ReportLoop:
+    """Asks again and again, at least once in `pace` seconds, more often where it is asked to `hurry`.
+
+    `gist` is what makes a report worth saying, None while there is nobody whom it concerns; `report` makes one. `heard` is
+    given every answer at once, and `put` takes what follows from it as an event. `look` looks at the workers while there is no
+    answer, so that the next report tells when they were last alive.
+    """
+
+    def __init__(
+        self,
+        client: CoordinatorClient,
+        *,
+        pace: float,
+        gist: Callable[[], object | None],
+        report: Callable[[], AgentReport],
+        look: Callable[[], None],
+        heard: Callable[[Reply], None],
+        put: Callable[[Answered | Told], None],
+    ) -> None:
+        self._client, self._pace, self._gist, self._report, self._pass_on, self._put = client, pace, gist, report, heard, put
+        self._look = look
+        self._news = asyncio.Event()
+        self._stirred = asyncio.Event()  # there is news, or an answer
+        self._farewell = asyncio.Event()
+        self._taken = asyncio.Event()
+        self._taken.set()
+        self._asking: set[asyncio.Task[Reply]] = set()
+        self._told: object | None = None
+        self._hurry = 0.0
+        self._without = 0  # the last round that was logged to run without this node
+
+    @property
+    def pace(self) -> float:
+        """Seconds between two reports while nothing happens, as it is now."""
+        return self._hurry or self._pace
+
+    def hurry(self, pace: float) -> None:
+        """Report every `pace` seconds until it is 0 again: somebody wants to know more."""
+        self._hurry = min(pace, self._pace)
+
+    @property
+    def asking(self) -> tuple[asyncio.Task[Reply], ...]:
+        """The requests that are on their way."""
+        return tuple(self._asking)
+
+    def tell_news(self) -> None:
+        """Talk now if something is true that was not said."""
+        if self._gist() != self._told:
+            self._news.set()
+            self._stirred.set()
+
+    def take(self) -> None:
+        """Note that an answer was acted upon."""
+        self._taken.set()
+
+    async def farewell(self, within: float) -> None:
+        """Wait until the coordinator has heard that this agent leaves, at most `within` seconds."""
+        self.tell_news()
+        await set_within(self._farewell, within)
+
+    async def talk(self) -> None:
+        """Talk until it is cancelled."""
+        loop = asyncio.get_running_loop()
+        while True:
+            # Who was given a place in a round must not say that it waits: the coordinator takes that for the answer's loss.
+            await self._taken.wait()
+            self._news.clear()
+            self._told = self._gist()
+            if self._told is None:
+                await self._news.wait()
+                continue
+            report = self._report()
+            started = loop.time()
+            if await self._ask(report):
+                await set_within(self._news, started + max(report.hold, self.pace) - loop.time())
+
+    async def _ask(self, report: AgentReport) -> bool:
+        """Ask; return False when there is news before the answer.
+
+        The old request is not broken off: the coordinator answers it as soon as it has the newer report, while a connection
+        that breaks looks like the end of this agent.
+        """
+        ask = asyncio.create_task(self._client.ask(report))
+        self._asking.add(ask)
+        ask.add_done_callback(self._answered)
+        while not ask.done() and not self._news.is_set():
+            self._stirred.clear()
+            if not await set_within(self._stirred, max(report.hold, self.pace) + _LOOK):
+                self._look()
+        if not ask.done():
+            ask.add_done_callback(self._heard_late)
+            return False
+        self._heard(report, ask)
+        return True
+
+    def _answered(self, ask: asyncio.Task[Reply]) -> None:
+        self._asking.discard(ask)
+        if not ask.cancelled():
+            ask.exception()  # retrieved: nothing awaits the request when this agent ends meanwhile
+        self._stirred.set()
+
+    def _heard_late(self, ask: asyncio.Task[Reply]) -> None:
+        """Of an answer to what is no longer true only the end of the job interests."""
+        if not ask.cancelled() and ask.exception() is None and isinstance(ask.result(), Stop):
+            self._put(Answered(reply=ask.result()))
+
+    def _note_spare(self, report: AgentReport, reply: Reply) -> None:
+        """Log once for each round that it runs without this node, and that the job ended before this node had a place."""
+        if report.state is not AgentState.WAITING:
+            return
+        if isinstance(reply, Continue) and reply.fence.round > max(report.fence.round, self._without):
+            self._without = reply.fence.round
+            log.info("round %d started without this node; this node waits for the next round", self._without)
+        if isinstance(reply, Stop) and not report.fence.round:
+            log.info("the job ended before this node joined a round: %s", reply.verdict.message)
+
+    def _heard(self, report: AgentReport, ask: asyncio.Task[Reply]) -> None:
+        try:
+            reply = ask.result()
+        except LostContactError as error:
+            log.warning(
+                "the agent lost contact with the coordinator; stopping the workers of this node"
+            )  # the reason is printed when the agent ends
+            code = Exit.ORPHANED if isinstance(error, OrphanedError) else Exit.LOST_CONTACT
+            self._put(Told(code=code, reason=str(error), leaving=False))
+            return
+        if isinstance(reply, Refusal):
+            log.warning("the coordinator rejected the report of this agent: %s", reply.reason)
+        self._note_spare(report, reply)
+        if report.state is AgentState.LEAVING:
+            self._farewell.set()
+        self._pass_on(reply)
+        if isinstance(reply, Assignment):
+            self._taken.clear()
+        self._put(Answered(reply=reply))

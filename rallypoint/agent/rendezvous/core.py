@@ -29,7 +29,7 @@ An agent closes a connection only after it has sent a report over another connec
 process has ended or the network is interrupted. A live agent notices the interruption at the same time and reconnects within a
 few milliseconds. If it needs longer, it counts as lost, and joins a new round.
 
-The exit of a worker has a verdict (`rulings.py`). After most verdicts the workers restart, which uses the process budget. After
+The exit of a worker has a verdict (`faults.py`). After most verdicts the workers restart, which uses the process budget. After
 some verdicts the worker's agent is requested to leave (`away`), which is a node fault, and the supervisor replaces the node.
 Other verdicts end the job, without regard to budgets.
 
@@ -61,14 +61,16 @@ from rallypoint.agent.rendezvous import (
     picture,
     progress,
 )
-from rallypoint.agent.rendezvous.answering import answer, dismissed, told, told_all
 from rallypoint.agent.rendezvous.faults import ECHO_GRACE, ECHO_LIMIT, echoes_due
+from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import (
     ClosedRound,
     CoordinatorStart,
     Peer,
     State,
     accept,
+    holder,
+    living,
     opened,
     outstanding,
     sealed,
@@ -77,10 +79,9 @@ from rallypoint.agent.rendezvous.peers import (
     with_peer,
 )
 from rallypoint.agent.rendezvous.profile import rules
-from rallypoint.agent.rendezvous.refusing import refusal
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision.budget import Course
-from rallypoint.wire.messages import AgentReport
+from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, AgentState, Assignment, Refusal, Regroup, Reply, Stop
 from rallypoint.wire.roster import LostNode
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus
@@ -308,3 +309,115 @@ def status(state: State, now: float) -> JobStatus:
     told = dataclasses.replace(picture.status(state, now), tolerance=rules(state).tolerance(state))
     told = dataclasses.replace(told, sections=capabilities.status_sections(state))
     return missing.told(told, state, now)
+
+
+def answer(state: State, agent: str) -> Reply | None:
+    """Return what there is to say to an agent, or None while there is nothing."""
+    if state.verdict is not None:
+        return Stop(fence=state.fence, verdict=state.verdict)
+    if agent in state.away:
+        return Stop(fence=state.fence, verdict=journal.farewell(state, agent))
+    peer = state.peers.get(agent)
+    if peer is None or peer.report.state is AgentState.LEAVING:
+        return None
+    if peer.report.state is AgentState.WAITING:
+        return _assignment(state, peer) or capabilities.reply_for_waiting(state, peer.report)
+    if state.state is JobState.FORMING:
+        forming = state.forming
+        reason = forming.reason or "a new round is forming"
+        return Regroup(fence=state.fence, reason=reason, keep=forming.keep, dead=forming.dead)
+    if _is_current(state, peer) and agent in places(state.world):
+        running = peer.report.state is AgentState.RUNNING
+        asked = capabilities.reply_for(state, peer.report)
+        return asked if running else None
+    return Regroup(fence=state.fence, reason=f"the other nodes continue in round {state.fence.round}")
+
+
+def _is_current(state: State, peer: Peer) -> bool:
+    """Return whether an agent speaks of the round that is running, or was running last."""
+    return peer.report.round == state.fence.round
+
+
+def _assignment(state: State, peer: Peer) -> Assignment | None:
+    member = places(state.world).get(peer.report.agent)
+    if state.state is not JobState.RUNNING or member is None or _is_current(state, peer):
+        return None
+    budgets = (state.settings.restarts, state.settings.hangs)
+    restarts = sum(b.total(state.incidents, state.fence.attempt, folded=state.folded) for b in budgets)
+    return Assignment(
+        fence=state.fence,
+        node=member.node,
+        group_rank=member.group_rank,
+        group_world_size=len(state.world),
+        first_rank=member.first_rank,
+        world_size=world_size(state.world),
+        store=state.closed.store,
+        restart_count=restarts,
+        max_restarts=state.settings.max_restarts,
+        digest=picture.digest(state),
+        kept=state.closed.kept,
+        training_port=state.closed.training_port,
+        sections=capabilities.assignment_sections(state, member),
+    )
+
+
+def told(state: State, agent: str, reply: Reply | None = None) -> State:
+    """Note that an agent was told the verdict, or else `reply`: with a place in a round it may train before it speaks again."""
+    peer = state.peers.get(agent)
+    if peer is None:
+        return state
+    if isinstance(reply, Assignment):
+        return with_peer(state, dataclasses.replace(peer, assigned=reply.fence.round))
+    return with_peer(state, dataclasses.replace(peer, told=True)) if reply is None or isinstance(reply, Stop) else state
+
+
+def told_all(state: State, replies: Iterable[tuple[str, Reply]]) -> State:
+    """Note what many agents were told, each with its reply; see `told`."""
+    state = opened(state)
+    for agent, reply in replies:
+        state = told(state, agent, reply)
+    return sealed(state)
+
+
+def dismissed(state: State) -> bool:
+    """Return whether there is a verdict and every living agent was told."""
+    return state.verdict is not None and all(peer.told for peer in living(state))
+
+
+def refusal(state: State, report: AgentReport) -> Refusal | None:
+    """Return why a report cannot be taken, or None when it can."""
+    if abs(report.version - MESSAGES_VERSION) > 1:
+        return Refusal(
+            fence=state.fence,
+            reason=f"protocol version {report.version} is not supported; expected {MESSAGES_VERSION}",
+            stale=True,
+        )
+    if report.job != state.job:
+        return Refusal(
+            fence=state.fence,
+            reason=f"the agent belongs to job {report.job!r}, but this coordinator to job {state.job!r}",
+            stale=True,
+        )
+    if report.fence.attempt not in (0, state.fence.attempt):
+        reason = f"the agent belongs to attempt {report.fence.attempt}, but this coordinator to attempt {state.fence.attempt}"
+        return Refusal(fence=state.fence, reason=reason, stale=report.fence.attempt < state.fence.attempt)
+    if report.fence.term > state.fence.term:
+        reason = f"coordinator term {report.fence.term} has replaced this coordinator (term {state.fence.term})"
+        return Refusal(fence=state.fence, reason=reason, stale=False)
+    return _slot_refusal(state, report)
+
+
+def _slot_refusal(state: State, report: AgentReport) -> Refusal | None:
+    if report.node < 0 or report.agent in state.peers:
+        return None
+    held = holder(state, report.node)
+    if held is None or report.incarnation > held.incarnation:
+        return None
+    if report.incarnation < held.incarnation:
+        newer, older = f"incarnation {held.incarnation}", f"incarnation {report.incarnation}"
+        reason = f"a newer process of node {report.node} ({newer}) has replaced this agent ({older})"
+        return Refusal(fence=state.fence, reason=reason, stale=True)
+    if held.gone_at is not None:
+        return None
+    reason = f"node {report.node} is already used by agent {held.report.agent} on {held.report.host}"
+    return Refusal(fence=state.fence, reason=reason, stale=False)

@@ -1,6 +1,11 @@
 """What a fault in a running round leads to: it is charged, others are spared or told to regroup, or the job ends. Pure.
 
 The rules are told in `core.py`; here each is done. `now` is an argument, and every function returns the state after it.
+
+The verdict on a worker's exit comes from the job's extension, the user's rules, exit codes or the table. One agent may tell of
+many workers. What a rule, a terminal code or the extension says about any of them that broke by itself is done. The list of
+retryable codes, and the table for want of anything else, judge the culprit of the whole round alone: its peers died of it, with
+codes that mean nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +26,10 @@ from rallypoint.agent.rendezvous import (
 )
 from rallypoint.agent.rendezvous.peers import Echoes, Peer, State, living, members
 from rallypoint.agent.rendezvous.profile import rules
+from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision import verdicts
 from rallypoint.supervision.verdicts import Judgement
+from rallypoint.wire.failover import Failover
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.status import NODE_LOST, JobState, Outcome, Verdict
@@ -43,6 +50,13 @@ __all__ = [
 #: Seconds for which a failure that looks like an echo of another fault waits for that to show before it is charged itself: at
 #: least, and while a member has not reported since or has not ended its round.
 ECHO_GRACE, ECHO_LIMIT = 1.0, 5.0
+
+#: What an extension's answers mean in the words of verdicts. A new start of the whole job is the end of this attempt.
+_ADVICE = {
+    Failover.NODE: (Answer.RETRY_ELSEWHERE, Cause.NODE, ""),
+    Failover.GLOBAL: (Answer.RETRY_HERE, Cause.JOB, "GlobalFailover"),
+    Failover.ABORT: (Answer.FAIL_NOW, Cause.JOB, "FailNow"),
+}
 
 
 def lose(state: State, peer: Peer, how: str, now: float) -> State:
@@ -334,3 +348,59 @@ def _break(state: State, reason: str, now: float, *, dead: bool = True) -> State
     state = state.with_forming(since=now, enough_since=None, reason=reason, dead=dead)
     state = dataclasses.replace(state, state=JobState.FORMING)
     return journal.event(state, "regroup", reason, now)
+
+
+def _advised(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] | None:
+    """Return what the extension of the job asks for, or None where it leaves the decision to the rules."""
+    report = peer.report
+    if report.failover not in _ADVICE:
+        return None
+    culprit = culprit_first(report.failures)[0] if report.failures else None
+    kind = FaultKind.EXIT_CODE if culprit is None else verdicts.classify(verdicts.worker_end(culprit))
+    answer, cause, reason = _ADVICE[report.failover]
+    rule = f"extension {settings.failover_extension} returned {report.failover.name}"
+    judged = Judgement(kind=kind, answer=answer, cause=cause, rule=rule, reason=reason)
+    return None if _impossible(settings, judged) else (culprit, judged)
+
+
+def _on_peer(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] | None:
+    """Return what must be done for one of an agent's workers, and which; None when they may all be restarted."""
+    found = _advised(settings, peer)
+    if found is not None:
+        return found
+    own = [failure for failure in culprit_first(peer.report.failures) if not is_collateral(failure)]
+    judged = [(failure, _judge(settings, peer, failure, retryable=())) for failure in own]
+    fatal = next(((f, j) for f, j in judged if j.answer is Answer.FAIL_NOW), None)
+    if fatal is not None:
+        return fatal
+    return next(((f, j) for f, j in judged if j.answer is Answer.RETRY_ELSEWHERE and not _impossible(settings, j)), None)
+
+
+def _on_culprit(settings: Settings, failed: Sequence[Peer]) -> tuple[Peer, Culprit, Judgement] | None:
+    """Return the verdict on the worker that broke the round, and whose it is; None when nobody tells of a worker."""
+    owners = {failure: peer for peer in failed for failure in peer.report.failures}
+    if not owners:
+        return None
+    culprit = culprit_first(owners)[0]
+    peer = owners[culprit]
+    judged = _judge(settings, peer, culprit, retryable=settings.retryable_exit_codes)
+    if _impossible(settings, judged):
+        rule = f"{judged.rule}; restarting the workers because node replacement is disabled (node_replacements is 0)"
+        judged = dataclasses.replace(judged, answer=Answer.RETRY_HERE, cause=Cause.PROCESS, rule=rule)
+    if peer.report.failover_note:
+        judged = dataclasses.replace(judged, rule=f"{judged.rule}; {peer.report.failover_note}")
+    return peer, culprit, judged
+
+
+def _judge(settings: Settings, peer: Peer, failure: Culprit, retryable: tuple[int, ...]) -> Judgement:
+    first = peer.report.fence.attempt <= 1 and peer.report.round == 1
+    return verdicts.judge(
+        verdicts.worker_end(failure, first=first),
+        rules=settings.end_rules,
+        terminal=settings.terminal_exit_codes,
+        retryable=retryable,
+    )
+
+
+def _impossible(settings: Settings, judged: Judgement) -> bool:
+    return judged.answer is Answer.RETRY_ELSEWHERE and not settings.elsewhere

@@ -1,19 +1,29 @@
-"""How far training has come, as the lowest rank that speaks tells it, and where a round resumed. Pure."""
+"""How far training has come, as the lowest rank that speaks tells it, where a round resumed, and few samples of both. Pure.
+
+Samples are at least a `LIMIT`-th of the time apart that they span. When there are too many, every second one goes: so they
+always span the whole attempt, about evenly, however long it lasts, and nobody has to remember how often they were thinned out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Mapping
 
 from rallypoint.agent.rendezvous.journal import event
 from rallypoint.agent.rendezvous.lookup import places, world_size
 from rallypoint.agent.rendezvous.peers import State
-from rallypoint.agent.rendezvous.series import few, sampled
 from rallypoint.wire.incident import merge_incidents
 from rallypoint.wire.messages import AgentReport, WorkerReport
 from rallypoint.wire.status import Member, Progress, Sample
 
-__all__ = ["began", "heard"]
+__all__ = ["LIMIT", "began", "few_metrics", "heard", "sampled"]
+
+#: Samples that are kept at the most: with all their metrics they take 20 KiB of a status.
+LIMIT = 96
+
+#: Metrics of a sample, and characters of their names.
+_METRICS, _NAME = 3, 24
 
 
 def heard(state: State, report: AgentReport, now: float) -> State:
@@ -40,7 +50,7 @@ def _advance(state: State, speaker: WorkerReport, now: float) -> State:
     )
     if told.step is None or told.step == state.progress.step:
         return dataclasses.replace(state, progress=told)
-    sample = dataclasses.replace(_moment(state, now), step=told.step, metrics=few(told.metrics))
+    sample = dataclasses.replace(_moment(state, now), step=told.step, metrics=few_metrics(told.metrics))
     return dataclasses.replace(state, progress=told, samples=sampled(state.samples, sample))
 
 
@@ -77,3 +87,33 @@ def _lower_rank_speaks(state: State, member: Member) -> bool:
     lower = itertools.takewhile(lambda m: m.first_rank < member.first_rank, state.world)
     known = (state.peers[m.agent].report for m in lower if m.agent in state.peers)
     return any(r.round == state.fence.round and any(w.step is not None for w in r.workers) for r in known)
+
+
+def sampled(samples: tuple[Sample, ...], sample: Sample) -> tuple[Sample, ...]:
+    """Return the samples with one more, unless it comes too soon after the last; what begins a round is never too soon."""
+    if samples and sample.step is not None and not _due(samples, sample):
+        return samples
+    samples = (*samples, sample)
+    if len(samples) <= LIMIT:
+        return samples
+    # The first and the newest stay.
+    return (*samples[:-1:2], samples[-1])
+
+
+def few_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics that a sample tells: a loss before all others, and to six figures."""
+    short = [name for name in metrics if len(name) <= _NAME and _plain(name)]
+    chosen = sorted(short, key=lambda name: "loss" not in name.lower())[:_METRICS]
+    return {name: float(f"{metrics[name]:.6g}") for name in chosen}
+
+
+def _plain(name: str) -> bool:
+    """Return whether every character is one byte of JSON."""
+    return name.isascii() and name.isprintable() and '"' not in name and "\\" not in name
+
+
+def _due(samples: tuple[Sample, ...], sample: Sample) -> bool:
+    last = samples[-1]
+    turned_back = last.step is not None and sample.step is not None and sample.step < last.step
+    first_of_round = last.step is None or sample.round != last.round
+    return turned_back or first_of_round or sample.at - last.at >= (sample.at - samples[0].at) / LIMIT

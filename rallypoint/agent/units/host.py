@@ -7,6 +7,7 @@ A zygote for each role has imported torch (docs/guides/warm-starts.md), so the n
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import contextlib
 import dataclasses
@@ -15,27 +16,27 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_json, read_plan
 from rallypoint.agent.linux import become_subreaper, children
 from rallypoint.agent.setup import SetupError, run_setup
 from rallypoint.agent.signals import signal_group
-from rallypoint.agent.units.command import instance_command
-from rallypoint.agent.units.warm import warm_launcher
 from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, RankLogs, Streams, open_logs
 from rallypoint.agent.workers.reaper import Reaper
-from rallypoint.agent.workers.spawner import Spawner
+from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
-from rallypoint.agent.workers.zygote.launcher import Launcher
+from rallypoint.agent.workers.worker_env import STARTUP, worker_argv
+from rallypoint.agent.workers.zygote.launcher import Launcher, standby_launcher
 from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey
-from rallypoint.wire import codec
+from rallypoint.wire import codec, env
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import PRIVATE_FILE
 from rallypoint.wire.process_exit import describe_exit
@@ -61,7 +62,7 @@ from rallypoint.wire.unit_files import (
     unit_name,
 )
 
-__all__ = ["Host"]
+__all__ = ["Host", "host"]
 
 log = logging.getLogger("rallypoint.host")
 
@@ -224,7 +225,7 @@ class Host:
             role = role_plan(self._plan, name)
             plan = role.read()
             again = self._plan.budgets.node_replacements > 0 or role.on_failure == "role"
-            launcher = warm_launcher(plan, self._folder / f"modules-{name}.txt", self._spawner, self._reaper, again=again)
+            launcher = _warm_launcher(plan, self._folder / f"modules-{name}.txt", self._spawner, self._reaper, again=again)
             self._roles[name] = _Role(role=role, plan=plan, launcher=launcher, base=dict(os.environ))
         return self._roles[name]
 
@@ -293,7 +294,7 @@ def _was_stopped(unit: _Unit) -> bool:
 
 def _command(unit: _Unit, role: _Role, logs: OpenLogs) -> Any:
     told = {**unit.start.env, "TORCHELASTIC_ERROR_FILE": str(logs.paths.error_file)}
-    return instance_command(role.plan, role.base, told, result=unit.folder / RESULT, streams=(logs.out, logs.err))
+    return _instance_command(role.plan, role.base, told, result=unit.folder / RESULT, streams=(logs.out, logs.err))
 
 
 def _console(unit: _Unit, role: _Role, local_rank: int) -> Iterator[Tail]:
@@ -343,3 +344,36 @@ def _write(path: Path, text: str) -> None:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(text)
     beside.replace(path)
+
+
+def _instance_command(
+    plan: Plan, base: Mapping[str, str], told: Mapping[str, str], *, result: Path, streams: tuple[int | None, int | None]
+) -> Command:
+    """Return what starts an instance: `base` is the environment of its host, `told` what the supervisor says of its place."""
+    variables = {**base, **plan.env}
+    variables.pop(env.SECRET, None)
+    variables["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, variables.get("PYTHONPATH"))))
+    variables.update(told)
+    variables[env.RESULT_FILE] = str(result)
+    if plan.checkpoint_dir:
+        variables[env.CHECKPOINT_DIR] = plan.checkpoint_dir
+    argv = worker_argv(plan, int(told.get("LOCAL_RANK", "0")), variables)
+    out, err = streams
+    return Command(argv=argv, env=variables, cwd=plan.workdir, stdout=out, stderr=err)
+
+
+def _warm_launcher(plan: Plan, learned: Path, spawner: Spawner, reaper: Reaper, *, again: bool) -> Launcher:
+    """Return what starts the instances of a role; without a zygote where none is started `again`."""
+    if not again or plan.workers.start_method in ("spawn", "forkserver"):
+        return Launcher(spawner, None)
+    return standby_launcher(plan, spawner, reaper, standbys=1, learned=learned)
+
+
+def host(args: argparse.Namespace) -> int:
+    """Run the host of a group of instances to its end and return the exit code."""
+    os.environ.update(cache_variables(os.environ, args.dir / "cache", writable=home_is_writable(os.environ)))
+
+    async def serve() -> int:
+        return await Host(plan=args.plan, record=args.record_file, folder=args.dir, uid=args.uid).run()
+
+    return asyncio.run(serve())

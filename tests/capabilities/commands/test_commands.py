@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.coordinator.requests import RecordFile
+from rallypoint.agent.coordinator.record import RecordFile
 from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.node.starting import restarts
+from rallypoint.agent.node.parts import restarts
 from rallypoint.capabilities.hang.state import HangSettings
 from rallypoint.capabilities.hang.wire import PlanSection
 from rallypoint.job import JobError

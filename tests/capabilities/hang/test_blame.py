@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.agent.node.health.stacks import complete, main_frames
+from rallypoint.agent.node.health.evidence import complete, main_frames
 from rallypoint.capabilities.hang.blame import blame, far, waits
 from rallypoint.capabilities.hang.description import groups, place, places
 from rallypoint.wire.hang import FRAMES, RankSeen

@@ -1,27 +1,47 @@
-"""Starting a process in the quickest way there is: as a standby that is told its command, else as a program."""
+"""Starting a process in the quickest way there is: as a standby that is told its command, else as a program.
+
+Here is also which commands a fork can become, and which modules a script imports, read from its text: a node that joins can
+import them before it has run the script once.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import dataclasses
+import importlib.util
 import logging
+import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
-from rallypoint.agent.workers.reaper import Ended
+from rallypoint.agent.workers.reaper import Ended, Reaper
 from rallypoint.agent.workers.spawner import Command, Spawner
-from rallypoint.agent.workers.zygote import choosing
-from rallypoint.agent.workers.zygote.imports import imported_by
+from rallypoint.agent.workers.worker_env import STARTUP
+from rallypoint.agent.workers.zygote.preload import PLACE_VARIABLES
+from rallypoint.agent.workers.zygote.program import What, parse
 from rallypoint.agent.workers.zygote.standby import StandbyLostError
-from rallypoint.agent.workers.zygote.standby_pool import StandbyPool
+from rallypoint.agent.workers.zygote.standby_pool import StandbyPool, Wanted, declared
 from rallypoint.wire import env
+from rallypoint.wire.plan import Plan
 
-__all__ = ["Launcher"]
+__all__ = ["Launcher", "birth_variables", "imported_by", "imports_of", "place_of", "refusal", "standby_launcher", "zygote_env"]
 
 log = logging.getLogger("rallypoint.zygote")
 
-
 #: Standbys that are tried for one worker; after that the reason is not theirs.
 _TRIES = 2
+
+#: What is read once, when libraries are loaded or imported. TORCHELASTIC_* tells a place in the world and is read later.
+_BIRTH = re.compile(
+    r"^(LD_|PYTHON|CUDA_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|NUMEXPR_|NVIDIA_|TORCH(?!ELASTIC_)|PYTORCH_|TRITON_|HIP_|ROCR_|MALLOC_|GLIBC_"
+    r"|ASCEND_|NPU_|HF_|TF_|XLA_|PATH$|HOME$|TMPDIR$|XDG_CACHE_HOME$|LANG$|LC_|TZ$)"
+)
+
+#: Bytes of a script that is read; names that are taken from one, and characters of each: together they fit into one packet.
+_SIZE, _NAMES, _LENGTH = 1 << 20, 400, 120
 
 
 class Launcher:
@@ -61,13 +81,13 @@ class Launcher:
         pool = self._pool
         if pool is None or pool.given_up or pool.environment:
             return
-        reason = choosing.refusal(command.argv, python=sys.executable)
+        reason = refusal(command.argv, python=sys.executable)
         if reason:
             self._forks = False
             self._say(reason)
             return
-        place = choosing.place_of(command.argv, command.cwd)
-        pool.begin(choosing.zygote_env(self._with_names(command).env), place, imports=imported_by(command.argv, place))
+        place = place_of(command.argv, command.cwd)
+        pool.begin(zygote_env(self._with_names(command).env), place, imports=imported_by(command.argv, place))
 
     def _with_names(self, command: Command) -> Command:
         names = {env.MODULES_FILE: self._names} if self._names else {}
@@ -82,19 +102,19 @@ class Launcher:
         pool = self._pool
         if pool is None or pool.given_up:
             return await self._spawner.spawn(command, ended)
-        reason = choosing.refusal(command.argv, python=sys.executable)
+        reason = refusal(command.argv, python=sys.executable)
         if reason:
             self._forks = False
             self._say(reason)
             return await self._spawner.spawn(command, ended)
         command = self._with_names(command)
-        if choosing.birth_variables(command.env) != choosing.birth_variables(pool.environment):
+        if birth_variables(command.env) != birth_variables(pool.environment):
             if pool.environment:
                 log.info(
                     "the agent restarts the preload process (zygote), because environment variables that affect imports have "
                     "changed"
                 )
-            pool.begin(choosing.zygote_env(command.env), choosing.place_of(command.argv, command.cwd))
+            pool.begin(zygote_env(command.env), place_of(command.argv, command.cwd))
             return await self._spawner.spawn(command, ended)
         pid = await self.fork(command, ended, startup=self._startup)
         return await self._spawner.spawn(command, ended) if pid is None else pid
@@ -133,3 +153,117 @@ class _Own:
         """See `Starter.spawn`."""
         pid = await self._launcher.fork(command, ended, startup="")
         return await self._launcher.program(command, ended) if pid is None else pid
+
+
+def standby_launcher(
+    plan: Plan,
+    spawner: Spawner,
+    reaper: Reaper,
+    *,
+    standbys: int,
+    learned: Path,
+    device: bool = False,
+    base: Mapping[str, str] = os.environ,
+) -> Launcher:
+    """Return a launcher that keeps `standbys` forks ready, or as many as the plan says; `base` is the agent's environment.
+
+    `learned` and `device` are those of `Wanted`.
+    """
+    startup = os.path.join(STARTUP, "sitecustomize.py")  # noqa: PTH118
+    wanted = Wanted(
+        standbys=standbys if plan.workers.standbys is None else plan.workers.standbys,
+        preload=declared((*plan.workers.preload, base.get(env.PRELOAD, ""))),
+        learned=learned,
+        device=device,
+        startup=startup,
+    )
+    return Launcher(spawner, StandbyPool(spawner, reaper, wanted), startup=startup, names=str(learned))
+
+
+def refusal(argv: Sequence[str], *, python: str) -> str:
+    """Return why a command must be started as a program of its own; "" when a fork can become it.
+
+    `python` is the interpreter of the zygote.
+    """
+    if argv[0] != python:
+        return f"{argv[0]} is not this Python ({python})"
+    if parse(argv) is None:
+        return f"{' '.join(argv[:3])}: has options for the Python interpreter"
+    return ""
+
+
+def zygote_env(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a zygote whose forks start in `env`: without a place in the world."""
+    return {name: value for name, value in env.items() if name not in PLACE_VARIABLES}
+
+
+def birth_variables(env: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that matter when modules are imported: a fork has those of its zygote, whatever it is told later."""
+    return {name: value for name, value in env.items() if _BIRTH.match(name) and name not in PLACE_VARIABLES}
+
+
+def place_of(argv: Sequence[str], cwd: str) -> str:
+    """Return the folder that a program finds its own modules in (`sys.path[0]`); "" is where the agent is."""
+    program = parse(argv)
+    if program is not None and program.what is What.SCRIPT:
+        return os.path.dirname(os.path.join(cwd, program.name))  # noqa: PTH118, PTH120  as text: it may be relative
+    return cwd
+
+
+def imported_by(argv: Sequence[str], place: str) -> tuple[str, ...]:
+    """Return the modules that a Python command line imports at its top level; empty where that cannot be read.
+
+    `place` is the folder of the script's own modules.
+    """
+    program = parse(argv)
+    if program is None or program.what is What.CODE:
+        return imports_of(program.name) if program is not None else ()
+    path = Path(place, Path(program.name).name) if program.what is What.SCRIPT else _module_file(program.name, place)
+    if path is None:
+        return ()
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            return imports_of(file.read(_SIZE))
+    except OSError:  # the worker's own start tells what is wrong with it
+        return ()
+
+
+def imports_of(text: str) -> tuple[str, ...]:
+    """Return the modules that the text of a program imports at its top level, each once, in order."""
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return ()
+    names = (name for statement in _statements(tree.body) for name in _names(statement) if len(name) <= _LENGTH)
+    return tuple(dict.fromkeys(names))[:_NAMES]
+
+
+def _module_file(name: str, place: str) -> Path | None:
+    beside = Path(place, *name.split("."))
+    for path in (beside.with_suffix(".py"), beside / "__main__.py"):
+        if path.is_file():
+            return path
+    with contextlib.suppress(ImportError, ValueError):
+        top = importlib.util.find_spec(name.partition(".")[0])  # imports nothing
+        for folder in (top.submodule_search_locations or ()) if top is not None else ():
+            inside = Path(folder, *name.split(".")[1:])
+            found = next((path for path in (inside.with_suffix(".py"), inside / "__main__.py") if path.is_file()), None)
+            if found is not None:
+                return found
+    return None
+
+
+def _statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+    """Yield what is run whenever the program is, without conditions; an import that is tried may fail."""
+    for statement in body:
+        if isinstance(statement, ast.Try):
+            yield from _statements(statement.body)
+        else:
+            yield statement
+
+
+def _names(statement: ast.stmt) -> Iterator[str]:
+    if isinstance(statement, ast.Import):
+        yield from (alias.name for alias in statement.names)
+    elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+        yield statement.module

@@ -2,6 +2,11 @@
 
 A fork is made twice, and the one in between ends at once: the agent, which is our subreaper, becomes the parent of the
 grandchild, and sees its end with its exit code, whatever has become of the zygote.
+
+The memory of the zygote is put into huge pages. A worker shares some 200 MB with it. In pages of 4 KiB the kernel has 50,000 of
+them to enter for each fork, and to let go of when it ends, before which its place is not free; in pages of 2 MiB it is a
+hundred. A page that is written to is parted into small ones first, and only what is written to is copied: the rest stays
+shared.
 """
 
 from __future__ import annotations
@@ -11,20 +16,36 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rallypoint.agent.workers.zygote.fitness import unfit
+from rallypoint.agent.linux import collapse
 from rallypoint.agent.workers.zygote.messages import PACKET, Order, packet, unpacked
-from rallypoint.agent.workers.zygote.pages import into_huge_pages
 from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, devices_counted_outside, installed, load, without
 from rallypoint.agent.workers.zygote.waiting import wait
 
-__all__ = ["main"]
+__all__ = ["HUGE", "into_huge_pages", "main", "spans", "unfit"]
 
 #: Modules that could not be imported and are told by name, of those that a script had imported.
 _TOLD = 20
+
+_TASKS = Path("/proc/self/task")
+
+#: Parts of torch that hold a device; a context does not survive a fork.
+_DEVICES = ("cuda", "xpu", "mtia", "npu", "hpu")
+
+#: Bytes of a huge page on x86-64, and on ARM with pages of 4 KiB; elsewhere the kernel refuses, and nothing is lost.
+HUGE = 2 << 20
+
+#: Seconds that may go into it: a machine whose memory is in pieces has to push together what a huge page needs.
+_WITHIN = 2.0
+
+#: What part of a huge page must be in use already, so that little is taken that was not.
+_FULL = 0.75
+
+#: Bytes of one page's entry in /proc/PID/pagemap, and the bit of the last of them that says that it is in memory.
+_ENTRY, _PRESENT = 8, 0x80
 
 
 def main(argv: Sequence[str]) -> int | Order:
@@ -150,3 +171,80 @@ def _fork_or_end() -> int:
         return os.fork()
     except OSError:
         os._exit(1)
+
+
+def unfit() -> str:
+    """Return why forks of this process would not be sound, in one line; "" when they would."""
+    held = [name for name in _DEVICES if _says(name, "is_initialized")]
+    if held:
+        return f"torch.{held[0]} was initialised during the preload; a device context does not survive a fork"
+    poisoned = _trial()
+    if poisoned:
+        return f"torch.{poisoned} counted its devices during the preload and does not work after a fork"
+    threads = _threads()
+    if threads:
+        return f"{len(threads)} threads run after the preload ({', '.join(threads[:5])}); a forked process would not have them"
+    return ""
+
+
+def _says(device: str, question: str) -> bool:
+    module = getattr(sys.modules.get("torch"), device, None)
+    ask = getattr(module, question, None)
+    return bool(ask()) if callable(ask) else False
+
+
+def _trial() -> str:
+    """Fork once and return which device refuses to work there. Pools that end at a fork by themselves are ended by it."""
+    pid = os.fork()
+    if pid == 0:
+        bad = [i for i, name in enumerate(_DEVICES, start=1) if _says(name, "_is_in_bad_fork")]
+        os._exit(bad[0] if bad else 0)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return _DEVICES[code - 1] if 0 < code <= len(_DEVICES) else ""
+
+
+def _threads() -> list[str]:
+    """Return the names of the threads besides this one."""
+    names = []
+    for task in _TASKS.iterdir():
+        if task.name != str(os.getpid()):
+            try:
+                names.append((task / "comm").read_text(encoding="utf-8", errors="replace").strip())
+            except OSError:  # it has ended meanwhile
+                continue
+    return names
+
+
+def into_huge_pages(*, process: Path = Path("/proc/self"), take: Callable[[int, int], bool] = collapse) -> int:
+    """Have this process's own memory in huge pages as far as the kernel has some; return how many bytes went there.
+
+    It takes some 7 ms for each. `take(address, length)` says whether it worked.
+    """
+    until, taken = time.monotonic() + _WITHIN, 0
+    try:
+        lines = (process / "maps").read_text().splitlines()
+        with (process / "pagemap").open("rb", buffering=0) as pages:
+            for address in spans(lines):
+                if time.monotonic() > until:
+                    break
+                if _share_in_use(pages.fileno(), address) >= _FULL:
+                    taken += HUGE * take(address, HUGE)
+    except OSError:  # a /proc that tells less; then it stays as it was
+        return taken
+    return taken
+
+
+def spans(maps: Iterable[str]) -> Iterator[int]:
+    """Return where huge pages could begin: within what is private, may be written to, and comes from no file."""
+    for line in maps:
+        span, access, _, _, inode, *name = line.split(maxsplit=5)
+        if not access.startswith("rw-p") or inode != "0" or (name and name[0].startswith(("[stack", "[v"))):
+            continue
+        begin, end = (int(part, 16) for part in span.split("-"))
+        yield from range(-(-begin // HUGE) * HUGE, end // HUGE * HUGE, HUGE)
+
+
+def _share_in_use(pagemap: int, address: int) -> float:
+    page = os.sysconf("SC_PAGE_SIZE")
+    entries = os.pread(pagemap, HUGE // page * _ENTRY, address // page * _ENTRY)
+    return sum(entry & _PRESENT > 0 for entry in entries[_ENTRY - 1 :: _ENTRY]) / (HUGE // page)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
-from rallypoint.agent.rendezvous.series import LIMIT, few, sampled
+from rallypoint.agent.rendezvous.progress import LIMIT, few_metrics, sampled
 from rallypoint.supervision.folding import STATUS_LIMIT, bounded
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, WorkerReport
@@ -108,12 +108,12 @@ def test_a_step_back_is_always_seen():
 )
 def test_few_metrics_are_kept(metrics, kept):
     """A sample is small, so it holds few figures of six digits."""
-    assert few(metrics) == kept
+    assert few_metrics(metrics) == kept
 
 
 def test_a_status_with_a_full_curve_stays_small():
     """The samples take no more than what incidents and events leave of what is published."""
-    metrics = few({f"{'m' * 23}{number}": -1.23456e-300 for number in range(9)})
+    metrics = few_metrics({f"{'m' * 23}{number}": -1.23456e-300 for number in range(9)})
     sample = Sample(at=1763776800.123, round=12_345, world_size=16_384, step=123_456_789, metrics=metrics)
     status = dataclasses.replace(rendezvous.status(training(1), 9.0), samples=(sample,) * LIMIT)
 

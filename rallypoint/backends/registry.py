@@ -77,7 +77,7 @@ def static_access(site: Site, credentials: Credentials = NO_CREDENTIALS) -> tupl
                 f"server reads only the jobs in its own ${HOME}"
             )
         return Site(kind=LOCAL), NO_CREDENTIALS
-    from rallypoint.backends.kubernetes.static_credentials import static_access as static  # noqa: PLC0415  as above
+    from rallypoint.backends.kubernetes.access import static_access as static  # noqa: PLC0415  as above
 
     if site.kind == RAY:
         # The API server's own token of Ray is for no cluster that a connection names, and looking at a job starts none.

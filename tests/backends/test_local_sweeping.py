@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from rallypoint.backends.local.backend import LocalBackend
-from rallypoint.backends.local.store import Hold, Store
-from rallypoint.backends.local.sweeping import sweep
+from rallypoint.backends.local.store import Hold, Store, sweep
 from rallypoint.job import load_job
 from rallypoint.supervision.record import Attempt, Phase
 from tests.waiting import eventually_async

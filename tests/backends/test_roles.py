@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.kubernetes.blueprint import draw
+from rallypoint.backends.kubernetes.backend import draw
 from rallypoint.backends.roles import RolesError, only_plan, policy_of
 from rallypoint.job import ElasticJob, compile_plan, load_job
 from rallypoint.job.compile_roles import compile_roles

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rallypoint.backends.kubernetes.blueprint import draw
+from rallypoint.backends.kubernetes.backend import draw
 from rallypoint.backends.kubernetes.manifests.blueprint import objects
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion

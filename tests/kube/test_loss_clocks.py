@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from rallypoint.backends.contract import PlaceClock
-from rallypoint.backends.kubernetes.loss_clocks import clocks_of, silent_pods
+from rallypoint.backends.kubernetes.machines import clocks_of, silent_pods
 from rallypoint.backends.kubernetes.watching.views import PodView, pod_view
 from rallypoint.supervision.record import Condition, ConditionType, JobRecord, Phase, Slot
 from rallypoint.wire.fence import Fence

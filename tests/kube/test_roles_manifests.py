@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.backends.contract import Blueprint, SubmitError
-from rallypoint.backends.kubernetes.blueprint import draw
+from rallypoint.backends.kubernetes.backend import draw
 from rallypoint.backends.kubernetes.labels import JOB, PARENT, TOGETHER, UID
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.names import JobRef

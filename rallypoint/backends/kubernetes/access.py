@@ -7,6 +7,8 @@ of the client is imported before a cluster is asked for something. No error here
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 import os
 import re
 from collections.abc import Mapping
@@ -16,16 +18,23 @@ from typing import Any
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
+from rallypoint.backends.site import Site
 from rallypoint.job import JobError
 from rallypoint.job.document import read_yaml
 from rallypoint.kube.http import SERVICE_ACCOUNT
 
-__all__ = ["Access", "default_namespace", "inline_kubeconfig", "load_configuration"]
+__all__ = ["Access", "default_namespace", "inline_kubeconfig", "load_configuration", "static_access"]
 
 _USUAL = Path("~/.kube/config")
 
 #: What a kubeconfig that was given as a text is called in errors.
 _INLINE = "the connection's kube_config"
+
+_SERVER = ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name")
+
+_ALLOWED = (
+    "set in_cluster instead, or a kube_config with a server and a token (the API server runs no plug-ins and reads no files)"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,3 +188,67 @@ def _named(access: Access) -> str:
 def _without_contents(error: Exception) -> str:
     """Return an error's text without the mappings in it: the client names a place in a file by all that is in there."""
     return re.sub(r"\{.*\}", "{...}", str(error), flags=re.DOTALL) or type(error).__name__
+
+
+def static_access(site: Site, credentials: Credentials) -> tuple[Site, Credentials]:
+    """Return how the same cluster is reached with in-cluster credentials or a static token, for the API server of Airflow.
+    Pure.
+
+    No program is run and no file is read for a connection. A kubeconfig can name an exec plug-in, an auth provider, and files
+    with tokens, certificates and keys: an editor of connections could run programs with the API server's rights, or have it
+    send its files to another server. So the fields that may be used are copied, and everything else is left out.
+
+    Args:
+        site: where jobs are.
+        credentials: of the connection.
+
+    Raises:
+        BackendError: that is not possible; it names the field.
+    """
+    if site.kubeconfig:
+        raise BackendError(f"kube_config_path: {site.kubeconfig!r} is not allowed in the API server of Airflow; {_ALLOWED}")
+    if not credentials.kubeconfig:
+        if site.context:
+            raise BackendError(f"cluster_context: {site.context!r} is not allowed in the API server of Airflow; {_ALLOWED}")
+        return site, dataclasses.replace(credentials, in_cluster=True)
+    config = inline_kubeconfig(credentials)
+    name = site.context or str(config.get("current-context") or "")
+    context = _entry_of(config, "contexts", name, "context")
+    token = credentials.token or _token(_entry_of(config, "users", str(context.get("user") or ""), "user"))
+    cluster = _entry_of(config, "clusters", str(context.get("cluster") or ""), "cluster")
+    server = str(cluster.get("server") or "")
+    if not server.startswith(("https://", "http://")):
+        raise BackendError(f"kube_config: server of context {name!r} is not allowed; expected the URL of an API server")
+    kept = {field: cluster[field] for field in _SERVER if field in cluster}
+    text = json.dumps(_kubeconfig(kept, namespace=str(context.get("namespace") or "")))
+    namespace = site.namespace or str(context.get("namespace") or "")
+    static = dataclasses.replace(site, context="", namespace=namespace)
+    return static, dataclasses.replace(credentials, kubeconfig=text, token=token, in_cluster=False)
+
+
+def _entry_of(config: Mapping[str, Any], part: str, name: str, inner: str) -> Mapping[str, Any]:
+    for entry in config.get(part) or ():
+        if isinstance(entry, dict) and entry.get("name") == name and isinstance(entry.get(inner), dict):
+            found: Mapping[str, Any] = entry[inner]
+            return found
+    raise BackendError(f"kube_config: {part} has no entry named {name!r}; expected a complete kubeconfig")
+
+
+def _token(user: Mapping[str, Any]) -> str:
+    token = user.get("token")
+    if isinstance(token, str) and token:
+        return token
+    given = ", ".join(sorted(map(str, user))) or "nothing"
+    raise BackendError(f"kube_config: authentication by {given} is not allowed in the API server of Airflow; {_ALLOWED}")
+
+
+def _kubeconfig(cluster: Mapping[str, Any], *, namespace: str) -> dict[str, Any]:
+    name = "static"
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": name,
+        "clusters": [{"name": name, "cluster": dict(cluster)}],
+        "contexts": [{"name": name, "context": {"cluster": name, "user": name, "namespace": namespace or "default"}}],
+        "users": [{"name": name, "user": {}}],
+    }

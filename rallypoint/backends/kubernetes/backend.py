@@ -30,22 +30,22 @@ from rallypoint.backends.cursors import rank_limit
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.act import Actor
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
-from rallypoint.backends.kubernetes.blueprint import draw
 from rallypoint.backends.kubernetes.coordinators import Coordinators
+from rallypoint.backends.kubernetes.dryrun import check
 from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
 from rallypoint.backends.kubernetes.lease import SILENT
-from rallypoint.backends.kubernetes.loss_clocks import loss_clocks
-from rallypoint.backends.kubernetes.machines import LostPods, Machines
+from rallypoint.backends.kubernetes.machines import LostPods, Machines, loss_clocks
+from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, draw_one
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
 from rallypoint.backends.kubernetes.manifests.parts import role_of
 from rallypoint.backends.kubernetes.names import job_configmap
+from rallypoint.backends.kubernetes.roles.blueprint import draw as draw_roles
 from rallypoint.backends.kubernetes.roles.units import KubernetesUnits, UnitParts
 from rallypoint.backends.kubernetes.roles.wrapped import appwrapper_of
 from rallypoint.backends.kubernetes.standby import settle_supervisors, standing_by
 from rallypoint.backends.kubernetes.statuses import Statuses
 from rallypoint.backends.kubernetes.store import Store, is_job_name
-from rallypoint.backends.kubernetes.submission import check
 from rallypoint.backends.kubernetes.sweeping import Sweeper
 from rallypoint.backends.kubernetes.tending import tending
 from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
@@ -69,7 +69,7 @@ from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 from rallypoint.wire.tls import AUTO
 
-__all__ = ["KubernetesBackend"]
+__all__ = ["KubernetesBackend", "draw"]
 
 log = logging.getLogger(__name__)
 
@@ -410,3 +410,10 @@ class KubernetesBackend(Backend):
     def configmap(self, name: str) -> str:
         """Return the name of the ConfigMap that is a job, for people."""
         return f"{self.access.namespace}/{job_configmap(name)}"
+
+
+def draw(job: ElasticJob, *, namespace: str, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
+    """Return the blueprint of a job; raises `SubmitError` for one that cannot run as pods."""
+    if has_roles(job):
+        return draw_roles(job, namespace=namespace, uid=PLACEHOLDER, orphan_policy=orphan_policy)
+    return draw_one(job, namespace=namespace, orphan_policy=orphan_policy)

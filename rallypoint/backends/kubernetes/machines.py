@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from rallypoint.backends.contract import BackendError, PlaceClock
 from rallypoint.backends.kubernetes.client import parse
 from rallypoint.backends.kubernetes.coordinators import Coordinators
 from rallypoint.backends.kubernetes.errors import ApiError
@@ -26,11 +27,23 @@ from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView, Running
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["LOOK", "OVERDUE", "LostPods", "MachineLease", "Machines", "heard", "runs", "suspects"]
+__all__ = [
+    "LOOK",
+    "OVERDUE",
+    "LostPods",
+    "MachineLease",
+    "Machines",
+    "clocks_of",
+    "heard",
+    "loss_clocks",
+    "runs",
+    "silent_pods",
+    "suspects",
+]
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +61,9 @@ _EVICTED = "DeletionByTaintManager"
 
 #: Seconds until an overdue Lease is read again, in case the clocks of kubelet and API server differ.
 _CONFIRM = 4.0
+
+#: Seconds without a renewal from which on the machine of a pod that is being ended is silent: kubelets renew every 10 seconds.
+_RENEWAL = 10.5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,3 +248,54 @@ def suspects(
         and (known is not None or pod.host in lost)
     )
     return tuple(sorted(found, key=lambda pod: (pod.labels.node, pod.labels.incarnation))[:_AT_ONCE])
+
+
+async def loss_clocks(
+    machines: Machines, record: JobRecord, pods: Iterable[PodView], status: JobStatus | None, *, silent: bool
+) -> tuple[PlaceClock, ...]:
+    """Return the `lost-machine` clocks that run; none where the Leases of machines cannot be read.
+
+    Args:
+        machines: read the Leases.
+        record: of the job.
+        pods: of the job.
+        status: the coordinator's last word.
+        silent: the coordinator did not answer when it was asked.
+    """
+    suspicious = silent_pods(record, tuple(pods), status, silent=silent)
+    try:
+        ages = {pod.host: await machines.age(pod.host) for pod in suspicious}
+    except BackendError:
+        return ()
+    return tuple(clocks_of(record, suspicious, ages))
+
+
+def silent_pods(record: JobRecord, pods: tuple[PodView, ...], status: JobStatus | None, *, silent: bool) -> tuple[PodView, ...]:
+    """Return the pods of which nothing is heard, or that are being ended. Pure."""
+    if record.phase not in (Phase.RESUMING, Phase.RUNNING):
+        return tuple(pod for pod in pods if pod.host and not pod.over and not record.released)
+    coordinators = (pod for pod in pods if pod.labels.part is Part.COORDINATOR and pod.labels.incarnation == record.term)
+    coordinator = next((pod for pod in coordinators if pod.host and not pod.over), None)
+    if coordinator is None:
+        return ()
+    if silent:
+        return coordinator, *suspects(record, pods, None, frozenset({coordinator.host}))
+    current = status is not None and (status.fence.attempt, status.fence.term) == (record.attempt, record.term)
+    return suspects(record, pods, heard(status), frozenset()) if current else ()
+
+
+def clocks_of(record: JobRecord, pods: Iterable[PodView], ages: dict[str, float | None]) -> Iterator[PlaceClock]:
+    """Yield the clock of each silent pod, by the age of its machine's Lease in seconds. Pure."""
+    ending = record.phase not in (Phase.RESUMING, Phase.RUNNING)
+    for pod in pods:
+        age = ages.get(pod.host)
+        if age is None or (ending and age < _RENEWAL):
+            continue
+        unless = f"unless machine {pod.host} renews its Lease or the pod answers"
+        if ending:
+            then = f"pod {pod.name} is deleted with force"
+        elif pod.labels.part is Part.COORDINATOR:
+            then = "the coordinator is lost and the next one starts"
+        else:
+            then = f"node {pod.labels.node} is lost and is replaced"
+        yield PlaceClock(clock="lost-machine", within=max(0.0, OVERDUE - age), then=f"{then}, {unless}")

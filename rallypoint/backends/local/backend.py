@@ -36,8 +36,7 @@ from rallypoint.backends.local.heartbeat import beating, read_pulse
 from rallypoint.backends.local.layout import FOREIGN, JobFolder
 from rallypoint.backends.local.logs import LogReader
 from rallypoint.backends.local.node import SHIM, NodeFolder
-from rallypoint.backends.local.store import Hold, Store
-from rallypoint.backends.local.sweeping import sweep
+from rallypoint.backends.local.store import Hold, Store, sweep
 from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.local.units import LocalUnits, node_devices, not_own
 from rallypoint.backends.sweeping import EVERY, sweeping

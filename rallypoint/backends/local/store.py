@@ -32,6 +32,7 @@ from rallypoint.backends.identity import require_job, require_status
 from rallypoint.backends.local import certificates, durable, proc
 from rallypoint.backends.local.files import FULL, UnreadableError, pinned, read_bytes, read_optional, telling
 from rallypoint.backends.local.layout import FOREIGN, JobFolder, foreign_folder, is_job_name
+from rallypoint.supervision.policy import Policy, kept_for
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.env import HOME
@@ -40,7 +41,7 @@ from rallypoint.wire.private import private_folder, tighten
 from rallypoint.wire.status import JobStatus
 from rallypoint.wire.tls import AUTO
 
-__all__ = ["Hold", "Store"]
+__all__ = ["Hold", "Store", "sweep"]
 
 log = logging.getLogger(__name__)
 
@@ -366,3 +367,42 @@ def _empty(name: str, parent: int) -> None:
             os.ftruncate(descriptor, 0)
     finally:
         os.close(descriptor)
+
+
+def sweep(store: Store, now: float) -> None:
+    """Delete every job that succeeded longer ago than its success TTL, as seen at `now`, in seconds since the epoch.
+
+    Both times are of this machine's clock: its jobs cannot be another's.
+    """
+    for name in store.names():
+        try:
+            if _expired(store, name, now) is not None:
+                _delete(store, name, now)
+        except HeldError:
+            continue  # somebody looks after it
+        except BackendError as error:
+            log.info(
+                "job=%s: cannot check whether the job has ended and must be deleted: %s; retrying within some minutes",
+                name,
+                error,
+            )
+
+
+def _expired(store: Store, name: str, now: float) -> JobRecord | None:
+    stored = store.load(name)
+    if stored is None or not stored.record.attempts or stored.plan.job:  # a role goes with the whole job
+        return None
+    record = stored.record
+    kept, ended = kept_for(record, Policy.from_plan(stored.plan)), record.attempts[-1].ended_at
+    return record if kept is not None and ended is not None and now - ended >= kept else None
+
+
+def _delete(store: Store, name: str, now: float) -> None:
+    hold = Hold(store.job(name), "whoever deletes jobs that are over")
+    hold.acquire()
+    with contextlib.ExitStack() as held:
+        held.callback(hold.release)
+        record = _expired(store, name, now)  # it may have begun again meanwhile
+        if record is not None:
+            store.purge(record)
+            log.info("job=%s: deleted the job, because it has succeeded and its success TTL has expired", name)

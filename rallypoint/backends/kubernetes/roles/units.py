@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import ActionError, Backend, BackendError, Blueprint, LogLine, Tail, UnitBackend
@@ -22,12 +22,13 @@ from rallypoint.backends.kubernetes.roles.blueprint import child, serving
 from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
 from rallypoint.backends.kubernetes.roles.gang import gang_of
 from rallypoint.backends.kubernetes.roles.layout import Group, Instance, groups
-from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod
-from rallypoint.backends.kubernetes.roles.logs import UnitLogReader
+from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod, instance_of, read_lives
 from rallypoint.backends.kubernetes.roles.pods import unit_pod
 from rallypoint.backends.kubernetes.roles.seen import seen
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
+from rallypoint.backends.kubernetes.watching.follow import LogReader
+from rallypoint.backends.kubernetes.watching.logs import Listener
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.conductor import wants
@@ -52,6 +53,9 @@ _KINDS = {
     "Secret": "secrets",
     "Service": "services",
 }
+
+#: Lives of an instance between two resets of its role, at most.
+_LIVES = 1_000_000
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -233,7 +237,7 @@ class KubernetesUnits(UnitBackend):
     ) -> AsyncIterator[LogLine]:
         """Read the logs of the containers of a role; see `UnitBackend.logs`."""
         its = await self._parts()
-        reader = UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor=cursor)
+        reader = _UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor=cursor)
         if not follow:
             async for line in reader.read():
                 yield line
@@ -253,7 +257,7 @@ class KubernetesUnits(UnitBackend):
     async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of the logs of the containers of a role; see `UnitBackend.tail`."""
         its = await self._parts()
-        reader = UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor="")
+        reader = _UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor="")
         return await reader.tail(lines, node=None, local_ranks=1)
 
     async def _job(self, its: UnitParts, record: JobRecord) -> _Job | None:
@@ -364,3 +368,35 @@ def _first_lives(record: ConductorRecord, group: Group, lives: Lives, key: UnitK
 
 def _key(one: Instance, life: Life, attempt: int) -> UnitKey:
     return UnitKey(role=one.role, attempt=attempt, reset=life.reset, index=one.index, incarnation=life.incarnation)
+
+
+class _UnitLogReader(LogReader):
+    """The logs of one simple role; the ranks are the indices of its instances.
+
+    A container that the kubelet has restarted continues the log of the earlier one, of which the kubelet keeps only the last.
+    """
+
+    def __init__(self, cluster: Cluster, job: JobRef, role: str, *, rank: int | None, cursor: str) -> None:
+        super().__init__(cluster, job, rank=rank, cursor=cursor)
+        self._role = role
+
+    async def _pods(self) -> list[PodView]:
+        """Return each container of the role as a pod of its own: `main` is its name."""
+        found = [view for pod in await self._every() for view in self._containers(pod)]
+        return sorted(found, key=lambda pod: (pod.labels.attempt, pod.labels.node, pod.labels.incarnation, pod.main))
+
+    def _containers(self, pod: PodView) -> Iterator[PodView]:
+        if pod.labels.part is not Part.UNIT:
+            return
+        for name in read_lives(pod.lives):
+            role, index = instance_of(name)
+            if role == self._role and self._rank in (None, index):
+                yield dataclasses.replace(pod, main=name, uid=f"{pod.uid}/{name}")
+
+    def _listener(self, pod: PodView) -> Listener:
+        life, (_, index) = read_lives(pod.lives)[pod.main], instance_of(pod.main)
+        return Listener(pod.labels.attempt, alone=index, round=life.reset * _LIVES + life.incarnation)
+
+    def _logs_of(self, pod: PodView) -> Iterable[Mapping[str, str]]:
+        restarted = pod.trainer is not None and pod.trainer.restarts > 0
+        return ({"previous": "true"}, {}) if restarted else ({},)

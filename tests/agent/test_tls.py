@@ -25,9 +25,8 @@ from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
 from rallypoint.backends.certificates import new_files
 from rallypoint.capabilities.snapshots.replica_frames import ReplicaError
-from rallypoint.capabilities.snapshots.replica_sender import send
-from rallypoint.capabilities.snapshots.replica_server import ReplicaServer
-from rallypoint.capabilities.snapshots.replica_shelf import ReplicaShelf
+from rallypoint.capabilities.snapshots.replica_server import ReplicaServer, ReplicaShelf
+from rallypoint.capabilities.snapshots.replicas import send
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, Assignment, Continue
 from rallypoint.wire.paths import REPORT_PATH, STATUS_PATH

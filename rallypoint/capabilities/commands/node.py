@@ -1,22 +1,45 @@
-"""Worker commands on a node: forward them to the workers, and report the answers."""
+"""Worker commands on a node: forward them to the workers, and report the answers.
+
+A worker with a line does what it announced that it can. One without is a plain script, which knows no step boundary that we
+could stop it at: it can be asked to end, by SIGTERM, and nothing else. SIGSTOP would be no pause: its peers would wait in a
+collective until that times out, and nobody would know where the script stands.
+
+A command outlives a round where it says how the workers should be (paused, ended): a worker that starts anew is told again.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rallypoint.capabilities.base import NodeCapability, NodeContext
-from rallypoint.capabilities.commands.commands import Action, NodeCommands, Tell
 from rallypoint.capabilities.commands.wire import ReplySection, ReportSection
 from rallypoint.wire import line
+from rallypoint.wire.line import Ability, Done, Verb
 from rallypoint.wire.masked import mask_of
 from rallypoint.wire.messages import Assignment, Continue, WorkerReport
-from rallypoint.wire.wish import NodeAnswer
+from rallypoint.wire.wish import NodeAnswer, RankAnswer, Wish
 
-__all__ = ["Forwarder", "create"]
+__all__ = ["Forwarder", "NodeCommands", "Tell", "Terminate", "create"]
 
 log = logging.getLogger("rallypoint.node")
+
+#: What a worker must have announced to be told.
+_NEEDS: Mapping[Verb, Ability] = {
+    Verb.PAUSE: Ability.PAUSE,
+    Verb.RESUME: Ability.PAUSE,
+    Verb.SAVE: Ability.SAVE,
+    Verb.STOP: Ability.STOP,
+}
+
+#: What is true of a worker only as long as it lives.
+_LASTING = (Verb.PAUSE, Verb.STOP)
+
+_PLAIN = "the script has no step boundaries (training.State or stop_requested)"
+
+_UNABLE = {Verb.SAVE: "no save callback registered (State.on_save)"}
 
 
 class Forwarder(NodeCapability):
@@ -73,3 +96,106 @@ class Forwarder(NodeCapability):
 def create(context: NodeContext) -> Forwarder:
     """Return the node's half."""
     return Forwarder(context)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tell:
+    """Tell workers with a line, by local rank, the verb of wish `number`."""
+
+    ranks: tuple[int, ...]
+    verb: Verb
+    number: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terminate:
+    """Stop all workers, as at the end of a round: some have no line on which they could be told."""
+
+
+Action = Tell | Terminate
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeCommands:
+    """What an agent knows of wishes.
+
+    Attributes:
+        workers: how many it has; `first_rank` is the rank of the first, -1 while they have none.
+        abilities: of the workers that have said hello in this round, by local rank.
+        wish: the last that was heard; `answers` by local rank.
+    """
+
+    workers: int
+    first_rank: int = -1
+    abilities: Mapping[int, tuple[Ability, ...]] = field(default_factory=dict)
+    wish: Wish | None = None
+    answers: Mapping[int, RankAnswer] = field(default_factory=dict)
+
+    @property
+    def told(self) -> NodeAnswer | None:
+        """What the coordinator is told."""
+        if self.wish is None:
+            return None
+        if self.first_rank < 0:
+            return NodeAnswer(number=self.wish.number)
+        ranks = range(self.workers)
+        nothing = (RankAnswer(rank=self.first_rank + rank) for rank in ranks)
+        return NodeAnswer(
+            number=self.wish.number, ranks=tuple(self.answers.get(r, n) for r, n in zip(ranks, nothing, strict=True))
+        )
+
+    def heard(self, wish: Wish) -> tuple[NodeCommands, tuple[Action, ...]]:
+        """Take a wish; one that is known is passed by."""
+        if self.wish is not None and wish.number <= self.wish.number:
+            return self, ()
+        return _ask(dataclasses.replace(self, wish=wish, answers={}), range(self.workers))
+
+    def started(self, first_rank: int) -> tuple[NodeCommands, tuple[Action, ...]]:
+        """Note a new round, whose workers have not said anything yet; what follows is done when they are there.
+
+        Workers that start while the job is to stop have nothing to save, and end at once.
+        """
+        fresh = dataclasses.replace(self, first_rank=first_rank, abilities={})
+        if self.wish is None or self.wish.verb not in _LASTING:
+            return fresh, ()
+        return dataclasses.replace(fresh, answers={}), (Terminate(),) if self.wish.verb is Verb.STOP else ()
+
+    def announced(self, local_rank: int, abilities: tuple[Ability, ...]) -> tuple[NodeCommands, tuple[Action, ...]]:
+        """Note what a worker can do; whoever comes late is told what should be true of it."""
+        known = dataclasses.replace(self, abilities={**self.abilities, local_rank: abilities})
+        answer = self.answers.get(local_rank)
+        late = answer is None or answer.error == _PLAIN
+        if self.wish is None or self.wish.verb not in _LASTING or not late:
+            return known, ()
+        return _ask(known, (local_rank,))
+
+    def done(self, local_rank: int, word: Done) -> NodeCommands:
+        """Note what a worker did."""
+        if self.wish is None or word.number != self.wish.number:
+            return self
+        answer = RankAnswer(rank=self.first_rank + local_rank, done=not word.error, step=word.step, error=word.error)
+        return dataclasses.replace(self, answers={**self.answers, local_rank: answer})
+
+
+def _ask(known: NodeCommands, ranks: range | tuple[int, ...]) -> tuple[NodeCommands, tuple[Action, ...]]:
+    wish = known.wish
+    assert wish is not None
+    if known.first_rank < 0:
+        return known, ()  # there is no worker yet; who comes is told if it still matters then
+    able = tuple(rank for rank in ranks if _can(known, rank, wish.verb))
+    refused = {rank: _refused(known, rank, wish.verb) for rank in ranks if rank not in able}
+    tell: tuple[Action, ...] = (Tell(ranks=able, verb=wish.verb, number=wish.number),) if able else ()
+    if wish.verb is Verb.STOP:
+        # Those with a line save and end by themselves; the others hear SIGTERM, for which `stop_requested` looks out.
+        return known, tell if not refused else (Terminate(),)
+    return dataclasses.replace(known, answers={**known.answers, **refused}), tell
+
+
+def _can(known: NodeCommands, local_rank: int, verb: Verb) -> bool:
+    abilities = known.abilities.get(local_rank)
+    return abilities is not None and _NEEDS[verb] in abilities
+
+
+def _refused(known: NodeCommands, local_rank: int, verb: Verb) -> RankAnswer:
+    why = _PLAIN if local_rank not in known.abilities else _UNABLE.get(verb, _PLAIN)
+    return RankAnswer(rank=known.first_rank + local_rank, error=why)

@@ -15,14 +15,14 @@ runs.
 from __future__ import annotations
 
 import dataclasses
+import re
 
-from rallypoint.capabilities.hang import published_durations
+from rallypoint.capabilities.hang import phase_durations
 from rallypoint.capabilities.hang import watch as hang
 from rallypoint.capabilities.hang.blame import Ranks, blame, far, waits
 from rallypoint.capabilities.hang.deadlock import Clock, Deadlock, Decision, decide, evidence_of, find_deadlock
-from rallypoint.capabilities.hang.description import groups, place
+from rallypoint.capabilities.hang.description import ended, groups, place
 from rallypoint.capabilities.hang.description import places as places_of
-from rallypoint.capabilities.hang.plausibility import looks_hung
 from rallypoint.capabilities.hang.state import HangStep, Inquiry, State
 from rallypoint.capabilities.hang.watch import Watch
 from rallypoint.capabilities.hang.wire import ReportSection, StatusSection
@@ -31,7 +31,7 @@ from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.status import JobState, JobStatus
 
-__all__ = ["EVIDENCE_WITHIN", "LOG_ONLY", "NOTIFY", "RECOVER", "concluded", "heard", "restored", "tidied"]
+__all__ = ["BUSY", "EVIDENCE_WITHIN", "LOG_ONLY", "NOTIFY", "RECOVER", "concluded", "heard", "looks_hung", "restored", "tidied"]
 
 #: Seconds for which a verdict waits for what the agents find.
 EVIDENCE_WITHIN = 5.0
@@ -42,6 +42,12 @@ LOG_ONLY, NOTIFY, RECOVER = 0, 1, 2
 #: Seconds of silence after which a doubt is a line of the story, where half of `hang_downtime` is not shorter. An evaluation or
 #: a download that takes longer than the steps before it is none.
 _WORTH_TELLING = 60.0
+
+#: Number of CPU cores above which a rank counts as computing.
+BUSY = 0.5
+
+#: A collective in the form of torch's flight recorder, with its number within its group.
+_NUMBER = re.compile(r"^\S+ (?P<number>#\d+) of group (?P<group>[^\s,]+)")
 
 
 def restored(state: State, published: JobStatus, now: float) -> State:
@@ -83,10 +89,10 @@ def heard(state: HangStep, before: AgentReport | None, report: AgentReport, now:
     if state.settings.hang_downtime <= 0:
         return state
     watch = state.own.watch if state.own.watch.round == round_ else Watch.fresh(round_, now)
-    state = published_durations.renewed(state, now)
+    state = phase_durations.renewed(state, now)
     # Where there is life nobody else has to be heard, and most reports tell of life.
     expected = frozenset() if sign.life else _expected(state)
-    judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: published_durations.silence_limit(state))
+    judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: phase_durations.silence_limit(state))
     state = _told(state.having(watch=judged), now)
     return _found(state, report)
 
@@ -152,7 +158,7 @@ def _found(state: HangStep, report: AgentReport) -> HangStep:
 def tidied(state: HangStep, now: float) -> HangStep:
     """Return the step without the data of a round that is over; a verdict stays until the next round runs."""
     view, round_ = state.view, state.view.fence.round
-    state = published_durations.carried_over(state)
+    state = phase_durations.carried_over(state)
     if state.own.lively_in != round_:
         state = state.having(lively_at=now, lively_in=round_)
     if state.own.inquiry is not None and view.state is not JobState.RUNNING:
@@ -322,3 +328,31 @@ def _span(seconds: float) -> str:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min" + (f" {rest} s" if rest else "")
+
+
+def looks_hung(ranks: Ranks) -> bool:
+    """Return whether the ranks seem to hang; False without evidence of a living rank.
+
+    In a hang, at least one rank waits: for another rank, a lock or a disk. If all ranks compute, the job may do work that it
+    does not report. Then a hang is plausible only if some ranks wait in a collective that others have not called: a rank that
+    waits on a GPU also uses its CPU.
+    """
+    living = [seen for seen in ranks.values() if not ended(seen)]
+    if not living:
+        return False
+    if any(seen.device for seen in living):
+        return True
+    if not all(map(_computes, living)):
+        return True
+    waiting = sum(map(waits, living))
+    return 0 < waiting < len(living) or _apart(living)
+
+
+def _apart(living: list[RankSeen]) -> bool:
+    """Return whether the last collectives of the ranks, in one group, have different numbers: then some ranks wait."""
+    told = [match for seen in living if (match := _NUMBER.match(seen.collective))]
+    return len(told) == len(living) and len({m["group"] for m in told}) == 1 and len({m["number"] for m in told}) > 1
+
+
+def _computes(seen: RankSeen) -> bool:
+    return seen.state not in ("T", "t") and (seen.cpu >= BUSY or seen.state == "R")

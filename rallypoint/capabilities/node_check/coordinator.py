@@ -27,7 +27,7 @@ from rallypoint.capabilities.base import (
 )
 from rallypoint.capabilities.node_check import check_run as checking
 from rallypoint.capabilities.node_check.check_run import CheckRun, Seat, Stage
-from rallypoint.capabilities.node_check.result import every_node, sentence, tell
+from rallypoint.capabilities.node_check.judging import every_node, sentence, tell
 from rallypoint.capabilities.node_check.wire import PlanSection, ReplySection, ReportSection, StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict, measured

@@ -12,8 +12,8 @@ from rallypoint.agent.coordinator.record import RecordFile
 from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
-from rallypoint.capabilities.commands.commands import NodeCommands, Tell, Terminate
 from rallypoint.capabilities.commands.coordinator import Commands
+from rallypoint.capabilities.commands.node import NodeCommands, Tell, Terminate
 from rallypoint.capabilities.commands.wire import StatusSection
 from rallypoint.wire import codec
 from rallypoint.wire.line import Ability, Done, Verb

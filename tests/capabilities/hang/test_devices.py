@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rallypoint.capabilities.hang.blame import blame
 from rallypoint.capabilities.hang.description import groups, place
-from rallypoint.capabilities.hang.plausibility import looks_hung
+from rallypoint.capabilities.hang.rounds import looks_hung
 from rallypoint.wire.hang import RankSeen
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rallypoint.capabilities.hang.plausibility import looks_hung
+from rallypoint.capabilities.hang.rounds import looks_hung
 from rallypoint.wire.hang import RankSeen
 
 REDUCE = ("torch/distributed/distributed_c10d.py:3044 all_reduce", "train.py:61 step")

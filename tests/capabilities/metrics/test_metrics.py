@@ -21,7 +21,7 @@ from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.capabilities import NAMES, modules
 from rallypoint.capabilities.base import ServiceContext
-from rallypoint.capabilities.metrics import exposition, server, service
+from rallypoint.capabilities.metrics import server, service
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, Culprit, Folded, Incident, IncidentId, Rung
 from rallypoint.wire.messages import AgentState, WorkerReport
@@ -62,7 +62,7 @@ def status_of(**more: object) -> JobStatus:
 def scraped(status: JobStatus) -> dict[tuple[str, str], float]:
     """Every value by the name of its metric and the value of its label."""
     found = {}
-    for family in text_string_to_metric_families(exposition.render(status)):
+    for family in text_string_to_metric_families(server.render(status)):
         for sample in family.samples:
             label = next(iter(sample.labels.values()), "")
             found[sample.name, label] = sample.value
@@ -71,16 +71,16 @@ def scraped(status: JobStatus) -> dict[tuple[str, str], float]:
 
 def test_the_parser_of_prometheus_reads_what_is_told() -> None:
     """Each with the help and the type that it was given, and a name that is good style."""
-    told = {family.name: family for family in exposition.families(status_of())}
+    told = {family.name: family for family in server.families(status_of())}
     read = {}
-    for family in text_string_to_metric_families(exposition.render(status_of())):
+    for family in text_string_to_metric_families(server.render(status_of())):
         read[family.name + ("_total" if family.type == "counter" else "")] = family
 
     assert list(read) == list(told)
     for name, own in told.items():
         assert (read[name].documentation, read[name].type) == (own.help, own.kind.value)
         assert re.fullmatch(r"rallypoint_[a-z][a-z_]*[a-z]", name)
-        assert name.endswith("_total") is (own.kind is exposition.Kind.COUNTER)
+        assert name.endswith("_total") is (own.kind is server.Kind.COUNTER)
         assert len(read[name].samples) == len(own.samples)
 
 
@@ -199,7 +199,7 @@ def test_nothing_is_told_that_needs_the_secret() -> None:
         result="secret",
         store="10.0.0.1:29500",
     )
-    text = exposition.render(status)
+    text = server.render(status)
 
     assert not re.search(r"secret|password|abc|gpu-|10\.0\.0\.1|/data", text)
     assert len(text.splitlines()) < 120
@@ -211,7 +211,7 @@ def test_the_page_lists_every_metric_and_no_other() -> None:
     own, *tables = page.split("package `rallypoint.capabilities.")
     optional = {one.name for module in modules("report") for one in module.gauges(status_of())}
     tables = [table for table in tables if table.partition("`")[0] in NAMES]
-    families = sorted(exposition.families(status_of()), key=lambda family: family.name in optional)
+    families = sorted(server.families(status_of()), key=lambda family: family.name in optional)
 
     assert [row for text in (own, *tables) for row in listed(text)] == [
         (family.name, family.kind.value, family.help) for family in families
@@ -274,7 +274,7 @@ async def test_a_scrape_needs_no_secret_and_finds_nothing_else() -> None:
         async with session.get(f"http://127.0.0.1:{port}/v1/status") as other:
             assert other.status == 404
 
-    assert kind == exposition.CONTENT_TYPE
+    assert kind == server.CONTENT_TYPE
     assert {"rallypoint_rounds", "rallypoint_world_size"} <= {f.name for f in text_string_to_metric_families(text)}
 
 

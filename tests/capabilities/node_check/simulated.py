@@ -7,8 +7,8 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from rallypoint.capabilities.node_check.check_run import next_groups
 from rallypoint.capabilities.node_check.judging import Group, Played, Standing, judge
-from rallypoint.capabilities.node_check.pairing import next_groups
 
 __all__ = ["Cluster", "Ill", "Outcome"]
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import pytest
 
+from rallypoint.capabilities.node_check.check_run import next_groups
 from rallypoint.capabilities.node_check.judging import Played, judge
-from rallypoint.capabilities.node_check.pairing import next_groups
 from tests.capabilities.node_check.simulated import Cluster, Ill
 
 

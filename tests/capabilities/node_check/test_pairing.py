@@ -8,8 +8,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from rallypoint.capabilities.node_check.check_run import MOST_ROUNDS, next_groups
 from rallypoint.capabilities.node_check.judging import Played, judge
-from rallypoint.capabilities.node_check.pairing import MOST_ROUNDS, next_groups
 from tests.capabilities.node_check.simulated import BROKEN, SLOW, Cluster, Ill
 
 #: A thousand nodes take a while: few, and in each run.

@@ -14,7 +14,7 @@ from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.capabilities.snapshots.coordinator import Snapshots, choose
 from rallypoint.capabilities.snapshots.keeper import SnapshotKeeper
-from rallypoint.capabilities.snapshots.saver import CheckpointSaver
+from rallypoint.capabilities.snapshots.node import CheckpointSaver
 from rallypoint.capabilities.snapshots.wire import HeldParts, ReplySection, SavePhase, SaveRequest, SaveResult
 from rallypoint.checkpoint.folder_store import FolderStore
 from rallypoint.wire import codec, env

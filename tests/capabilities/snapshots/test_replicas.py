@@ -22,9 +22,8 @@ from rallypoint.capabilities.snapshots.replica_frames import (
     read_exactly,
     write_head,
 )
-from rallypoint.capabilities.snapshots.replica_sender import ReplicaSender, send
-from rallypoint.capabilities.snapshots.replica_server import ReplicaServer
-from rallypoint.capabilities.snapshots.replica_shelf import ReplicaShelf
+from rallypoint.capabilities.snapshots.replica_server import ReplicaServer, ReplicaShelf
+from rallypoint.capabilities.snapshots.replicas import ReplicaSender, send
 from rallypoint.checkpoint.memory import Held, Part, area_of, everything, held, own, replica_area
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
@@ -186,7 +185,7 @@ def test_the_ring_of_a_newer_round_gives_up_what_the_older_had(tmp_path: Path, t
 
 def test_a_full_memory_is_said(tmp_path: Path, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Room is asked for before a byte is taken."""
-    monkeypatch.setattr("rallypoint.capabilities.snapshots.replica_shelf.free_memory", lambda _: 1000)
+    monkeypatch.setattr("rallypoint.capabilities.snapshots.replica_server.free_memory", lambda _: 1000)
     one = leave(tmp_path / "here", 2)
     with pytest.raises(ReplicaError, match=f"not enough memory: {SIZE:,} bytes needed, 1,000 free"):
         send(one, head_of(one), target, SECRET)

@@ -13,9 +13,8 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.rendezvous import capabilities
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
-from rallypoint.capabilities.user_hooks.builtin import ConnectionPreCheckOperator, SchedulingPreCheckOperator
 from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, UserHooks, facts
-from rallypoint.capabilities.user_hooks.host import Loaded, job_of, main
+from rallypoint.capabilities.user_hooks.host import ConnectionPreCheckOperator, Loaded, SchedulingPreCheckOperator, job_of, main
 from rallypoint.capabilities.user_hooks.pre_checks import SPARE, Action, ActionKind, Answer, Operator, is_last, may_ask_until
 from rallypoint.capabilities.user_hooks.wire import StatusSection
 from rallypoint.wire.exits import Exit

@@ -1,4 +1,4 @@
-"""`rallypoint logs`: the output of the ranks."""
+"""`rallypoint logs`: the output of the ranks, and of the instances of a job with several roles."""
 
 from __future__ import annotations
 
@@ -10,19 +10,29 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
-from rallypoint.cli.logs_of_roles import role_lines, wanted
 from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, add_job_command, natural
+from rallypoint.cli.plain import is_screen
 from rallypoint.cli.services import Services
-from rallypoint.cli.terminal import is_screen
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.printable import printable, terminal_stream
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend, LogLine
     from rallypoint.wire.plan import Plan
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-__all__ = ["RankError", "add", "run"]
+from rallypoint.backends.role_logs import role_output
+from rallypoint.supervision.resizing import sized
+from rallypoint.wire.role_plans import RolePlan, role_plans
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend, LogLine, Stored
+
+
+__all__ = ["RankError", "Wanted", "add", "role_lines", "run", "wanted"]
 
 _DESCRIPTION = """\
 Print the standard output and standard error of the ranks of a job. If a job has
@@ -112,3 +122,65 @@ async def _lines(backend: Backend, args: argparse.Namespace) -> AsyncIterator[Lo
     if args.tail is None or args.follow:
         async for line in backend.logs(args.name, rank=args.rank, cursor=cursor, follow=args.follow):
             yield line
+
+
+class _RoleError(RallypointError):
+    """The job has no such role or rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """The output to print; `role` "" selects all roles, `tail` None all lines."""
+
+    role: str = ""
+    rank: int | None = None
+    tail: int | None = None
+    follow: bool = False
+
+
+def wanted(args: argparse.Namespace) -> Wanted:
+    """Read the options of a command line."""
+    return Wanted(role=args.role, rank=args.rank, tail=args.tail, follow=args.follow)
+
+
+async def role_lines(backend: Backend, stored: Stored, what: Wanted) -> AsyncIterator[tuple[str, LogLine]]:
+    """Yield each line with its prefix (`[rollout 1] `): role by role; with `follow`, in the order of writing."""
+    roles = _chosen(stored, what)
+    several = await _has_several_ranks(backend, stored, roles[0], what) if what.role else True
+    lines = role_output(backend, stored, roles, rank=what.rank, tail=what.tail, follow=what.follow)
+    async with contextlib.aclosing(lines) as following:  # type: ignore[type-var]
+        async for role, line in following:
+            yield _label(role, line, what, several=several), line
+
+
+def _chosen(stored: Stored, what: Wanted) -> tuple[RolePlan, ...]:
+    roles, name = role_plans(stored.plan), stored.plan.name
+    if what.role and what.role not in {role.name for role in roles}:
+        if not roles:
+            raise _RoleError(f"--role {what.role} is not allowed for job {name}, which has one role; omit --role")
+        known = ", ".join(role.name for role in roles)
+        raise _RoleError(f"--role {what.role} is not allowed for job {name}; expected one of {known}")
+    if what.rank is not None and not what.role:
+        raise _RoleError(f"--rank {what.rank} requires --role, because job {name} has several roles")
+    return tuple(role for role in roles if what.role in ("", role.name))
+
+
+async def _has_several_ranks(backend: Backend, stored: Stored, role: RolePlan, what: Wanted) -> bool:
+    """Return whether lines of several ranks are printed; raises `_RoleError` for a rank that the role does not have.
+
+    An elastic role has the size to which it was resized.
+    """
+    ranks = role.total
+    if role.elastic:
+        found = await backend.units(stored.plan.name).jobs.load(f"{stored.plan.name}-{role.name}")
+        plan = role.read() if found is None else sized(found.plan, found.record)
+        ranks = plan.max_nodes * plan.nproc_per_node
+    if what.rank is not None and what.rank >= ranks:
+        raise _RoleError(f"--rank {what.rank} is not allowed; role {role.name} has ranks 0 to {ranks - 1}")
+    return what.rank is None and ranks > 1
+
+
+def _label(role: RolePlan, line: LogLine, what: Wanted, *, several: bool) -> str:
+    if not what.role:
+        return f"[{role.name} {line.rank}] "
+    return f"[{line.rank}] " if several else ""

@@ -1,14 +1,16 @@
-"""Aligned lines of plain text, for pipes, files and terminals without colours. Pure."""
+"""Aligned lines of plain text, for pipes, files and terminals without colours; and whether output goes to a terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 
 from rallypoint.cli.values import Column, Fact, JobView, Table
 
-__all__ = ["fact_lines", "job_lines", "table_lines"]
+__all__ = ["fact_lines", "is_screen", "job_lines", "table_lines"]
 
 _GAP = "  "
+
+_DUMB = ("", "dumb", "unknown")
 
 
 def job_lines(shown: JobView) -> Iterator[str]:
@@ -45,3 +47,9 @@ def table_lines(table: Table) -> Iterator[str]:
 
 def _aligned(column: Column, text: str, width: int) -> str:
     return text.rjust(width) if column.right else text.ljust(width)
+
+
+def is_screen(environ: Mapping[str, str], *, isatty: bool) -> bool:
+    """Return whether colours and redrawing are allowed: NO_COLOR (https://no-color.org) and TERM=dumb request plain lines."""
+    plain = bool(environ.get("NO_COLOR")) or environ.get("TERM", "") in _DUMB
+    return isatty and not plain

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from rallypoint.cli.document import JobDocument, JobsDocument, json_line, json_text
-from rallypoint.cli.plain import job_lines, table_lines
-from rallypoint.cli.terminal import is_screen
+from rallypoint.cli.plain import is_screen, job_lines, table_lines
 from rallypoint.cli.values import JobView
 from rallypoint.cli.view import overview, view_of
 from rallypoint.report.format import clock_time, metrics_text

@@ -47,8 +47,7 @@ from rallypoint.provider.links import ElasticTrainingLink
 from rallypoint.provider.place import place_of
 from rallypoint.provider.placed import PlacedOperator
 from rallypoint.provider.ranks import GetLogs, check_get_logs
-from rallypoint.provider.task_state import task_state
-from rallypoint.provider.termination import Bell
+from rallypoint.provider.task_state import Bell, task_state
 from rallypoint.wire.errors import RallypointError
 
 if TYPE_CHECKING:

@@ -1,6 +1,7 @@
 """Work of a deferred task's trigger: supervision of the job, and its deletion if the task was stopped.
 
-Importing this takes half a second, so the trigger imports it in a thread.
+A triggerer has no `ti.xcom_push`, so XComs are read and written here; that blocks, and is called in a thread. Importing this
+takes half a second, so the trigger imports it in a thread.
 """
 
 from __future__ import annotations
@@ -8,19 +9,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import logging
 from collections.abc import AsyncIterator
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import Backend
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.conduct import Post, cancel, conduct, is_local
 from rallypoint.provider.publishing import Publication, publish_interval
-from rallypoint.provider.task_state import may_cancel
-from rallypoint.provider.task_xcom import XComBookmark, write_xcom
+from rallypoint.provider.task_state import TaskKey, may_cancel
 from rallypoint.report.page.published import PAGE_KEY
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["Deferred", "attend", "give_up", "publication_of"]
+
+log = logging.getLogger(__name__)
+
+#: The key; a new try begins without one, as with all XComs.
+_LOG_CURSOR_KEY = "rallypoint_log_cursor"
 
 
 class Deferred(Protocol):
@@ -86,7 +93,7 @@ async def _post(trigger: Deferred) -> AsyncIterator[Post]:
             backend=backend,
             spawn=trigger.spawn_supervisor,
             log=trigger.log,
-            bookmark=None if ti is None else XComBookmark(ti=ti),
+            bookmark=None if ti is None else _XComBookmark(ti=ti),
             publication=publication_of(trigger),
         )
     finally:
@@ -99,9 +106,59 @@ def publication_of(trigger: Deferred) -> Publication | None:
     if ti is None or not claim.publish:
         return None
     return Publication(
-        write=functools.partial(write_xcom, ti, PAGE_KEY),
+        write=functools.partial(_write_xcom, ti, PAGE_KEY),
         interval=publish_interval(),
         owner=claim.owner,
         number=claim.try_number,
         place=claim.backend,
     )
+
+
+def _read_xcom(ti: TaskKey, key: str) -> object:
+    """Return the value, None where there is none; raises what an XCom backend may raise."""
+    from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415  brings the task runner's means
+
+    found: object = XCom.get_one(key=key, **_names(ti))
+    return found
+
+
+def _write_xcom(ti: TaskKey, key: str, value: object) -> None:
+    """Set the value; raises what an XCom backend may raise."""
+    from airflow.sdk.execution_time.xcom import XCom  # noqa: PLC0415  as above
+
+    XCom.set(key=key, value=value, **_names(ti))
+
+
+def _names(ti: TaskKey) -> dict[str, object]:
+    index = -1 if ti.map_index is None else ti.map_index
+    return {"dag_id": ti.dag_id, "run_id": ti.run_id, "task_id": ti.task_id, "map_index": index}
+
+
+@dataclass(frozen=True, kw_only=True)
+class _XComBookmark:
+    """A bookmark of a task instance. Airflow's failures are logged, and cost a few lines told twice."""
+
+    ti: TaskKey
+
+    async def read(self) -> str:
+        """Return the cursor that was written last, "" where none was."""
+        try:
+            kept = await asyncio.to_thread(_read_xcom, self.ti, _LOG_CURSOR_KEY)
+        except Exception as error:  # noqa: BLE001  whatever an XCom backend may raise
+            log.info(
+                "Cannot read which lines of the job's output are already in the task log, so some lines may appear twice: %s",
+                error,
+            )
+            return ""
+        return str(kept or "")
+
+    async def write(self, cursor: str) -> None:
+        """Keep a cursor."""
+        try:
+            await asyncio.to_thread(_write_xcom, self.ti, _LOG_CURSOR_KEY, cursor)
+        except Exception as error:  # noqa: BLE001  as above
+            log.info(
+                "Cannot store which lines of the job's output are in the task log; some lines may appear twice after a "
+                "restart: %s",
+                error,
+            )

@@ -16,8 +16,7 @@ from rallypoint.provider.conduct import Post, cancel, conclude, conduct
 from rallypoint.provider.failure import advised, cannot_grow
 from rallypoint.provider.function import FunctionJob
 from rallypoint.provider.manifest import Manifest
-from rallypoint.provider.task_state import CLEARED, may_cancel
-from rallypoint.provider.termination import Bell
+from rallypoint.provider.task_state import CLEARED, Bell, may_cancel
 from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import Advice, JobRecord

@@ -1,12 +1,13 @@
-"""Whether a task was stopped, or only lost its process."""
+"""Whether a task was stopped, or only lost its process; and SIGTERM passed from a task's signal handler to its event loop."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
-__all__ = ["ENDED", "TaskKey", "find_state", "may_cancel", "prepare", "task_state"]
+__all__ = ["ENDED", "Bell", "TaskKey", "find_state", "may_cancel", "prepare", "task_state"]
 
 _REMOVED = "removed"
 
@@ -62,3 +63,29 @@ def find_state(states: Mapping[str, Mapping[str, Any]], ti: TaskKey) -> str | No
     index = -1 if ti.map_index is None else ti.map_index
     state = states.get(ti.run_id, {}).get(ti.task_id if index < 0 else f"{ti.task_id}_{index}", _REMOVED)
     return None if state is None else str(getattr(state, "value", state))
+
+
+class Bell:
+    """An event that a signal handler sets and an event loop waits for."""
+
+    def __init__(self) -> None:
+        self._rung = False
+        self._wake: Callable[[], object] | None = None
+
+    def ring(self) -> None:
+        """Set the event; returns at once."""
+        self._rung = True
+        if self._wake is not None:
+            self._wake()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[asyncio.Event]:
+        """Return an event of the running loop that is set with this event, also if it was set before."""
+        loop, heard = asyncio.get_running_loop(), asyncio.Event()
+        self._wake = lambda: loop.call_soon_threadsafe(heard.set)
+        if self._rung:
+            heard.set()
+        try:
+            yield heard
+        finally:
+            self._wake = None

@@ -21,7 +21,7 @@ from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings
-from rallypoint.compat.mindcluster.reset_file import read_reset
+from rallypoint.compat.mindcluster.node import read_reset
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentState, Assignment, Continue, Refusal, Regroup, Reply, Stop, WorkerReport
 from rallypoint.wire.status import JobState, JobStatus, Outcome, Verdict

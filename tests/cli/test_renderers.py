@@ -8,8 +8,7 @@ from rich.console import Console
 
 from rallypoint.cli.document import JobDocument
 from rallypoint.cli.live import job_screen, table_screen
-from rallypoint.cli.plain import fact_lines, job_lines, table_lines
-from rallypoint.cli.terminal import is_screen
+from rallypoint.cli.plain import fact_lines, is_screen, job_lines, table_lines
 from rallypoint.cli.values import Fact, JobView
 from rallypoint.cli.view import overview, view
 from rallypoint.wire.status import Outcome

@@ -13,7 +13,7 @@ from typing import Any
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.labels import PARENT
-from rallypoint.cli.logs_of_roles import Wanted, role_lines
+from rallypoint.cli.logs import Wanted, role_lines
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.supervision.role_records import ConductorRecord, Level
 from rallypoint.wire.status import JobState, JobStatus

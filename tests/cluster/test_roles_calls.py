@@ -11,7 +11,7 @@ import pytest
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.names import JobRef, roles_secret
 from rallypoint.backends.kubernetes.watching.cluster import joined
-from rallypoint.cli.logs_of_roles import Wanted, role_lines
+from rallypoint.cli.logs import Wanted, role_lines
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.tls import AUTHORITY_KEY, PEER_FILES
 from tests.cluster.roles_jobs import SIMPLE, RolesJob, roles_job

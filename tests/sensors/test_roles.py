@@ -12,7 +12,7 @@ from rallypoint.provider.sensing.conditions import ProgressCondition, StateCondi
 from rallypoint.provider.sensing.evaluation import judge
 from rallypoint.provider.sensing.finding import Found
 from rallypoint.provider.sensing.observation import Memory, Seen
-from rallypoint.provider.sensing.roles import elastic_record, simple_record
+from rallypoint.provider.sensing.streams import elastic_record, simple_record
 from rallypoint.sensors import HangSensor, JobStateSensor, ProgressSensor, RendezvousSensor
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.supervision.role_records import ConductorRecord, RoleRecord

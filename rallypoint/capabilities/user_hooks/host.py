@@ -8,8 +8,8 @@ On the line both sides write JSON, a line each. First we say `{"ready": [{"inter
 other end may be gone at any time: then we end at once, whatever an operator is doing.
 
 An operator needs `check(job_args=...)` alone. What it returns is true or false, or has `result` (0 is fine), `result_msg` and
-`abnormal_nodes`. `failed_actions(result_msg=..., abnormal_nodes=...)` says what is to be done then. Our own operators are at the
-end of this file. DLRover's names for them work, too: what they look at is ours, so nothing of it is imported.
+`abnormal_nodes`. `failed_actions(result_msg=..., abnormal_nodes=...)` says what is to be done then. Our own operators are here,
+too. DLRover's names for them work: what they look at is ours, so nothing of it is imported.
 """
 
 from __future__ import annotations

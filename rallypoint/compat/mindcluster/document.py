@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Annotated, Any
 
 from rallypoint.compat.mindcluster import script
-from rallypoint.compat.mindcluster.environment import LABEL, Variant, recovery_environment, recovery_labels
+from rallypoint.compat.mindcluster.script import LABEL, Variant, recovery_environment, recovery_labels
 from rallypoint.job.duration import format_duration
 from rallypoint.job.errors import Problem, Step, dotted, show
 from rallypoint.job.part import Model

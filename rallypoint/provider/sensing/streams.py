@@ -22,12 +22,23 @@ from rallypoint.provider.sensing.conditions import Condition
 from rallypoint.provider.sensing.evaluation import judge
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.provider.sensing.observation import GAP, Memory, Seen
-from rallypoint.provider.sensing.roles import elastic_record, simple_record
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.role_plans import RolePlan, role_plans
-from rallypoint.wire.status import JobStatus
+from rallypoint.wire.status import JobStatus, Progress
 
-__all__ = ["PATIENCE", "Opener", "Sight", "Waiting", "Watcher", "look", "see", "streaming", "watched"]
+__all__ = [
+    "PATIENCE",
+    "Opener",
+    "Sight",
+    "Waiting",
+    "Watcher",
+    "elastic_record",
+    "look",
+    "see",
+    "simple_record",
+    "streaming",
+    "watched",
+]
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +50,8 @@ _FIRST_PAUSE, _LAST_PAUSE = 0.5, 30.0
 
 #: Opens the backend of a place; may block, and is called in a thread.
 Opener = Callable[[], Backend]
+
+_OVER = (Phase.SUCCEEDED, Phase.FAILED, Phase.TERMINATING)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -316,3 +329,30 @@ def _seen(sight: Sight, *, now: float, poll: float, role: str) -> Seen:
 
 def _no_job(error: JobNotFoundError) -> Finding:
     return Finding(found=Found.IMPOSSIBLE, text=str(error))
+
+
+def elastic_record(job: JobRecord, own: JobRecord | None, name: str) -> JobRecord | None:
+    """Return the record of an elastic role, whose own job is `name`; None while that does not exist.
+
+    A role that failed may run again while its job goes on. Of a job that is over, nothing runs again.
+    """
+    if own is None:
+        return _as_ended(job, dataclasses.replace(job, name=name, progress=Progress())) if job.phase in _OVER else None
+    if job.phase in _OVER and own.phase is not Phase.SUCCEEDED:
+        return _as_ended(job, own)
+    if own.phase is Phase.FAILED:
+        return dataclasses.replace(own, phase=Phase.RESETTING, verdict=None)
+    return own
+
+
+def _as_ended(job: JobRecord, own: JobRecord) -> JobRecord:
+    return dataclasses.replace(own, phase=job.phase, verdict=job.verdict, attempts=job.attempts)
+
+
+def simple_record(job: JobRecord, role: RolePlan) -> JobRecord:
+    """Return a record of a simple role: that of its job, which has succeeded once all instances of the role have."""
+    record = dataclasses.replace(job, name=f"{job.name}-{role.name}", progress=Progress())
+    own = next((one for one in job.conductor.roles if one.name == role.name), None) if job.conductor is not None else None
+    if own is not None and role.total and len(own.done) == role.total and job.phase not in _OVER:
+        return dataclasses.replace(record, phase=Phase.SUCCEEDED)
+    return record

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.compat.mindcluster.environment import Variant, read_tolerance, recovery_environment, recovery_labels
+from rallypoint.compat.mindcluster.script import Variant, read_tolerance, recovery_environment, recovery_labels
 
 WORDS = ("retry", "recover-in-place", "recover", "elastic-training", "dump", "exit")
 ON = {"PROCESS_RECOVER": "on", "ELASTIC_PROCESS_RECOVER_ENABLE": "1"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.compat.mindcluster.reset_file import Entry, ResetFile, read_reset
+from rallypoint.compat.mindcluster.node import Entry, ResetFile, read_reset
 from rallypoint.wire.codec import WireError
 
 #: As the device plugin writes it.

@@ -21,7 +21,6 @@ from rallypoint.agent.rendezvous import (
     last_world,
     missing,
     newcomers,
-    rulings,
     rungs,
 )
 from rallypoint.agent.rendezvous.peers import Echoes, Peer, State, living, members
@@ -129,7 +128,7 @@ def judge_round(state: State, now: float) -> State:
     """Decide whether the running round is over, and how."""
     here = members(state)
     failed = [p for p in here if p.report.round == state.fence.round and _ended_badly(p.report)]
-    if failed and _may_be_echoes(state, failed) and not any(rulings.advised(state.settings, p) for p in failed):
+    if failed and _may_be_echoes(state, failed) and not any(_extension_ruling(state.settings, p) for p in failed):
         state = state.with_forming(keep=rungs.spares(state, rules(state).process_rung(state, failed, now)))
         state = dataclasses.replace(state, echoes=Echoes(peers=tuple(failed), since=now))
         return _break(state, journal.process_incident(state, failed, now).reason, now)
@@ -194,7 +193,7 @@ def _fail_round(state: State, failed: list[Peer], now: float) -> State:
     if ruled:
         return state
     told = dataclasses.replace(journal.process_incident(state, failed, now), rung=rules(state).process_rung(state, failed, now))
-    found = rulings.on_culprit(state.settings, failed)
+    found = _culprit_ruling(state.settings, failed)
     state = rules(state).on_process_fault(state, failed, told.rung, now)
     if found is not None:
         peer, culprit, judged = found
@@ -227,7 +226,7 @@ def _replace_pods(state: State, leaving: Sequence[Peer], told: Incident, now: fl
 
 def _rule(state: State, failed: list[Peer], now: float) -> tuple[State, bool]:
     """Do what is asked for by name: end the job, or send nodes away; return whether anything was."""
-    ruled = [(peer, *found) for peer in failed if (found := rulings.on_peer(state.settings, peer)) is not None]
+    ruled = [(peer, *found) for peer in failed if (found := _peer_ruling(state.settings, peer)) is not None]
     final = next((one for one in ruled if one[2].reason), None)
     if final is not None:
         return _end(state, *final, now), True
@@ -247,7 +246,7 @@ def judge_late(state: State, now: float) -> State:
         for i in state.incidents
     )
     if not broken_by_worker:
-        late = [p for p in late if rulings.advised(state.settings, p) is not None]
+        late = [p for p in late if _extension_ruling(state.settings, p) is not None]
     return _rule(state, [p for p in late if p.report.failures], now)[0]
 
 
@@ -350,7 +349,7 @@ def _break(state: State, reason: str, now: float, *, dead: bool = True) -> State
     return journal.event(state, "regroup", reason, now)
 
 
-def _advised(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] | None:
+def _extension_ruling(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] | None:
     """Return what the extension of the job asks for, or None where it leaves the decision to the rules."""
     report = peer.report
     if report.failover not in _ADVICE:
@@ -363,9 +362,9 @@ def _advised(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement]
     return None if _impossible(settings, judged) else (culprit, judged)
 
 
-def _on_peer(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] | None:
+def _peer_ruling(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement] | None:
     """Return what must be done for one of an agent's workers, and which; None when they may all be restarted."""
-    found = _advised(settings, peer)
+    found = _extension_ruling(settings, peer)
     if found is not None:
         return found
     own = [failure for failure in culprit_first(peer.report.failures) if not is_collateral(failure)]
@@ -376,7 +375,7 @@ def _on_peer(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgement]
     return next(((f, j) for f, j in judged if j.answer is Answer.RETRY_ELSEWHERE and not _impossible(settings, j)), None)
 
 
-def _on_culprit(settings: Settings, failed: Sequence[Peer]) -> tuple[Peer, Culprit, Judgement] | None:
+def _culprit_ruling(settings: Settings, failed: Sequence[Peer]) -> tuple[Peer, Culprit, Judgement] | None:
     """Return the verdict on the worker that broke the round, and whose it is; None when nobody tells of a worker."""
     owners = {failure: peer for peer in failed for failure in peer.report.failures}
     if not owners:

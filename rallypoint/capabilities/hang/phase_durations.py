@@ -1,4 +1,4 @@
-"""The durations of a job's phases: the longest silence that is normal for each, and what of them is published. Pure.
+"""The longest silence that is normal for each phase of a job, derived from measured durations. Pure.
 
 The limit of a phase is `FACTOR` times its duration, but at least its floor. The duration of steps is their 99th percentile; of
 rarer phases it is the longest one, because a few values have no percentile. A step that took longer and then completed raises
@@ -11,9 +11,6 @@ Each report of an agent contains the durations that it has measured in the round
 earlier round, attempt or coordinator apply until the round has enough of its own, with twice the limit, because batches may
 have grown. If the world is now smaller, the limit grows in proportion, because each rank has more work; in a larger world the
 limit stays the same.
-
-The published durations are part of the status, for a new coordinator and the next attempt. The coordinator updates them every
-30 s and at the end of a round, because each change of the status is written to storage.
 """
 
 from __future__ import annotations
@@ -22,22 +19,15 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from rallypoint.capabilities.hang.state import HangStep
-from rallypoint.capabilities.hang.wire import ReportSection
-from rallypoint.wire.messages import AgentState
 from rallypoint.wire.pulse import Learned, Phase
-from rallypoint.wire.status import JobState
 
-__all__ = ["FACTOR", "RULES", "Bound", "Rule", "bound", "carried_over", "later", "merged", "renewed", "silence_limit"]
+__all__ = ["FACTOR", "RULES", "Bound", "Rule", "bound", "later", "merged"]
 
 FACTOR = 2.4
 #: Factor on the duration of a slow step that was not a hang.
 _AGAIN = 1.2
 #: Factor on durations that were measured in another round.
 _ELSEWHERE = 2.0
-
-#: Seconds between two updates of the published durations.
-_RENEWED = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,45 +122,3 @@ def _of(known: Learned, rule: Rule, more: float) -> Bound:
         seconds = max(FACTOR * known.p99, _AGAIN * known.longest) * more
         return Bound(seconds=max(rule.floor, seconds), phase=known.phase, usual=known.p99 * more)
     return Bound(seconds=max(rule.floor, FACTOR * known.longest * more), phase=known.phase, usual=known.longest * more)
-
-
-def silence_limit(state: HangStep) -> Bound:
-    """Return the longest silence of the world that the known durations allow now."""
-    if not state.settings.hang_learning:
-        return Bound(seconds=float("inf"))
-    running = (report for _, report in state.view.members() if report.round == state.view.fence.round)
-    workers = (w for report in running if report.state is AgentState.RUNNING for w in report.workers)
-    # No duration is known for the work of a rank after training.
-    phases = (w.phase for w in workers if not w.ended and not w.finished)
-    return bound(phases, _by_phase(state.own.before), _seen(state), _world_size(state))
-
-
-def _seen(state: HangStep) -> dict[Phase, Learned]:
-    ours = (report for _, report in state.view.members() if report.round == state.view.fence.round)
-    return merged(one for report in ours for one in ReportSection.of(report).learned)
-
-
-def _world_size(state: HangStep) -> int:
-    return sum(member.local_world_size for member in state.view.world)
-
-
-def _by_phase(learned: Iterable[Learned]) -> Mapping[Phase, Learned]:
-    return {one.phase: one for one in learned}
-
-
-def renewed(state: HangStep, now: float) -> HangStep:
-    """Return the state with updated published durations if the last update is old enough."""
-    return _renewed(state, now) if now >= state.own.learned_at + _RENEWED else state
-
-
-def _renewed(state: HangStep, now: float) -> HangStep:
-    known = later(_by_phase(state.own.before), _seen(state), _world_size(state))
-    return state.having(learned=tuple(known[phase] for phase in Phase if phase in known), learned_at=now)
-
-
-def carried_over(state: HangStep) -> HangStep:
-    """Return the state in which the durations of a finished round are the initial ones of the next; once for each round."""
-    if state.view.state is JobState.RUNNING or state.own.learned_in == state.view.fence.round:
-        return state
-    state = _renewed(state, state.own.learned_at)
-    return state.having(before=state.own.learned, learned_in=state.view.fence.round)

@@ -17,7 +17,7 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from rallypoint.capabilities.hang import phase_durations
+from rallypoint.capabilities.hang import published_durations
 from rallypoint.capabilities.hang import watch as hang
 from rallypoint.capabilities.hang.blame import Ranks, blame, far, waits
 from rallypoint.capabilities.hang.deadlock import Clock, Deadlock, Decision, decide, evidence_of, find_deadlock
@@ -89,10 +89,10 @@ def heard(state: HangStep, before: AgentReport | None, report: AgentReport, now:
     if state.settings.hang_downtime <= 0:
         return state
     watch = state.own.watch if state.own.watch.round == round_ else Watch.fresh(round_, now)
-    state = phase_durations.renewed(state, now)
+    state = published_durations.renewed(state, now)
     # Where there is life nobody else has to be heard, and most reports tell of life.
     expected = frozenset() if sign.life else _expected(state)
-    judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: phase_durations.silence_limit(state))
+    judged = hang.judge(watch, sign, expected, state.settings.silence, now, lambda: published_durations.silence_limit(state))
     state = _told(state.having(watch=judged), now)
     return _found(state, report)
 
@@ -158,7 +158,7 @@ def _found(state: HangStep, report: AgentReport) -> HangStep:
 def tidied(state: HangStep, now: float) -> HangStep:
     """Return the step without the data of a round that is over; a verdict stays until the next round runs."""
     view, round_ = state.view, state.view.fence.round
-    state = phase_durations.carried_over(state)
+    state = published_durations.carried_over(state)
     if state.own.lively_in != round_:
         state = state.having(lively_at=now, lively_in=round_)
     if state.own.inquiry is not None and view.state is not JobState.RUNNING:

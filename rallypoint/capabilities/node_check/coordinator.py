@@ -4,9 +4,11 @@ All nodes that wait are checked together when a round is about to be closed, and
 first nobody was; later a replacement was not), or a node was lost since. A fault of a process is no reason: the machines are
 those that were checked.
 
-A node at fault is sent away as one whose worker asks for another node is: it is replaced, and its machine is kept off. So is
-a straggler where `exclude_straggler` says so. Where no two nodes work together the attempt ends (`NodeCheckFailed`): that is
+A node at fault is sent away as one whose worker asks for another node is: it is replaced, and its machine is kept off. So is a
+straggler where `exclude_straggler` says so. Where no two nodes work together the attempt ends (`NodeCheckFailed`): that is
 nobody's machine. A job that is nothing but a check (`check_only`) ends well with what was found as its result.
+
+The result is published in the status: nodes with verdict and reason, and links, short enough for it.
 """
 
 from __future__ import annotations
@@ -26,17 +28,25 @@ from rallypoint.capabilities.base import (
     RoundView,
 )
 from rallypoint.capabilities.node_check import check_run as checking
-from rallypoint.capabilities.node_check.check_run import CheckRun, Seat, Stage
-from rallypoint.capabilities.node_check.judging import every_node, sentence, tell
+from rallypoint.capabilities.node_check.check_run import CheckRun, Seat, Stage, standing
+from rallypoint.capabilities.node_check.judging import FACTOR, Group, Standing
 from rallypoint.capabilities.node_check.wire import PlanSection, ReplySection, ReportSection, StatusSection
 from rallypoint.wire import codec
-from rallypoint.wire.check import CheckState, NodeCheck, NodeFound, NodeVerdict, measured
+from rallypoint.wire.check import CheckState, Link, NodeCheck, NodeFound, NodeVerdict, measured
 from rallypoint.wire.incident import Cause, IncidentId
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.status import JobStatus, Outcome, Verdict
 
 __all__ = ["NodeChecks", "State", "create"]
+
+#: Largest numbers of nodes and links in a published result; those with the worst results come first.
+_NODES, _LINKS = 96, 160
+
+#: Characters of a reason.
+_REASON = 120
+
+_ORDER = (NodeVerdict.FAULT, NodeVerdict.UNKNOWN, NodeVerdict.STRAGGLER, NodeVerdict.GOOD)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,10 +165,10 @@ class NodeChecks(CoordinatorCapability[State]):
     # --- The end of a check ------------------------------------------------------------------------------------------------
 
     def _concluded(self, state: State, course: CheckRun, view: RoundView, now: float) -> tuple[State, Sequence[Effect]]:
-        told = tell(course, now)
+        told = _tell(course, now)
         if not course.here:  # the next agents are checked from the beginning
             return dataclasses.replace(state, course=None), ()
-        lines = tuple(RecordEvent(kind="node-check", detail=line) for line in (sentence(told), *measured(told)))
+        lines = tuple(RecordEvent(kind="node-check", detail=line) for line in (_sentence(told), *measured(told)))
         if self._settings.check_only:
             end = EndAttempt(verdict=_report(told), result=codec.to_json(told))
             return _over(state, course, told, _losses(view)), (*lines, end)
@@ -172,7 +182,7 @@ class NodeChecks(CoordinatorCapability[State]):
     def _replaced(self, course: CheckRun, view: RoundView) -> Iterator[ReplaceNode]:
         """Yield the nodes that did not pass and are still there."""
         bad = {NodeVerdict.FAULT} | ({NodeVerdict.STRAGGLER} if self._settings.exclude_straggler else set())
-        for found in every_node(course):
+        for found in _every_node(course):
             seat = next(seat for seat in course.seats if (seat.node, seat.incarnation) == (found.node, found.incarnation))
             if found.verdict in bad and seat.agent in view.peers:
                 yield _replace(seat, course, found)
@@ -190,7 +200,7 @@ def _with(state: State, course: CheckRun, *, number: int | None = None) -> State
 
 
 def _retold(state: State, now: float) -> State:
-    return dataclasses.replace(state, told=None if state.course is None else tell(state.course, now))
+    return dataclasses.replace(state, told=None if state.course is None else _tell(state.course, now))
 
 
 def _why(state: State, view: RoundView, ready: Sequence[ReportedPeer]) -> str:
@@ -238,7 +248,7 @@ def _replace(seat: Seat, course: CheckRun, found: NodeFound) -> ReplaceNode:
 
 
 def _report(told: NodeCheck) -> Verdict:
-    return Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=sentence(told))
+    return Verdict(outcome=Outcome.SUCCEEDED, reason="Completed", message=_sentence(told))
 
 
 def _hopeless(told: NodeCheck) -> Verdict:
@@ -246,3 +256,113 @@ def _hopeless(told: NodeCheck) -> Verdict:
     why = "" if first is None else f"; first error: node {first.node} on {first.host}: {first.reason}"
     who = "the node failed" if told.count == 1 else f"no two of the {told.count} nodes can exchange data"
     return Verdict(outcome=Outcome.FAILED, reason="NodeCheckFailed", message=f"node check {told.number}: {who}{why}")
+
+
+def _tell(course: CheckRun, now: float) -> NodeCheck:
+    """Return the published form of a check at `now`."""
+    over, nodes, links = course.stage is Stage.OVER, _every_node(course), _links(course)
+    good = any(one.verdict in (NodeVerdict.GOOD, NodeVerdict.STRAGGLER) for one in nodes)
+    state = CheckState.RUNNING if not over else CheckState.PASSED if good else CheckState.FAILED
+    return NodeCheck(
+        number=course.number,
+        level=course.level,
+        state=state,
+        reason=course.reason,
+        started_at=course.started_at,
+        finished_at=now if over else None,
+        rounds=course.rounds,
+        count=len(nodes),
+        nodes=tuple(nodes[:_NODES]),
+        links=tuple(links[:_LINKS]),
+        left_out=max(0, len(nodes) - _NODES) + max(0, len(links) - _LINKS),
+        whole=course.whole,
+    )
+
+
+def _every_node(course: CheckRun) -> list[NodeFound]:
+    """Return the result of each node; nodes that did not pass come first."""
+    found = standing(course)
+    return sorted((_node(course, found, i) for i in course.here), key=lambda one: (_ORDER.index(one.verdict), one.node))
+
+
+def _sentence(told: NodeCheck) -> str:
+    """Return one line with the result of a check."""
+    bad = [
+        f"{word} {', '.join(str(one.node) for one in named)}"
+        for word, verdict in (
+            ("faulty:", NodeVerdict.FAULT),
+            ("slow:", NodeVerdict.STRAGGLER),
+            ("no result:", NodeVerdict.UNKNOWN),
+        )
+        if (named := told.named(verdict))
+    ]
+    rounds = f"{told.rounds} round{'' if told.rounds == 1 else 's'}"
+    return f"node check {told.number}: {told.count} nodes, {rounds}; {'; '.join(bad) or 'all passed'}"
+
+
+def _node(course: CheckRun, found: Standing, index: int) -> NodeFound:
+    seat = course.seats[index]
+    verdict = _verdict(found, index)
+    return NodeFound(
+        node=seat.node,
+        incarnation=seat.incarnation,
+        host=seat.host,
+        verdict=verdict,
+        compute=_figures(found.compute.get(index)),
+        transfer=_figures(found.transfer.get(index)),
+        reason=_shortened(_reason(course, found, index, verdict)),
+    )
+
+
+def _verdict(found: Standing, index: int) -> NodeVerdict:
+    if index in found.fault:
+        return NodeVerdict.FAULT
+    if index in found.slow:
+        return NodeVerdict.STRAGGLER
+    return NodeVerdict.GOOD if index in found.good else NodeVerdict.UNKNOWN
+
+
+def _reason(course: CheckRun, found: Standing, index: int, verdict: NodeVerdict) -> str:
+    error = course.errors.get(index, "")
+    if verdict is NodeVerdict.FAULT:
+        return error or "the test process of this node failed"
+    if verdict is NodeVerdict.UNKNOWN:
+        return error
+    if verdict is NodeVerdict.STRAGGLER:
+        return "; ".join(_slow_parts(found, index))
+    return ""
+
+
+def _slow_parts(found: Standing, index: int) -> list[str]:
+    parts = (
+        ("compute", found.compute.get(index, 0.0), found.usual_compute),
+        ("data exchange", found.transfer.get(index, 0.0), found.usual_transfer),
+    )
+    return [
+        f"{word} took {seconds / usual:.1f} times the median of {1000 * usual:.3g} ms"
+        for word, seconds, usual in parts
+        if usual > 0 and seconds > FACTOR * usual
+    ]
+
+
+def _links(course: CheckRun) -> list[Link]:
+    """Return each pair once, with its best measurement; the slowest pairs come first."""
+    best: dict[Group, Link] = {}
+    for played in course.history:
+        if len(played.group) < 2:
+            continue
+        nodes = tuple(sorted(course.seats[i].node for i in played.group))
+        link = Link(nodes=nodes, bandwidth=_figures(played.bandwidth), latency=_figures(played.latency))
+        known = best.get(nodes)
+        if known is None or link.bandwidth > known.bandwidth:
+            best[nodes] = link
+    return sorted(best.values(), key=lambda link: (link.bandwidth, link.nodes))
+
+
+def _figures(value: float | None) -> float:
+    return 0.0 if value is None else float(f"{value:.4g}")
+
+
+def _shortened(text: str) -> str:
+    text = " ".join(text.split())
+    return text if len(text) <= _REASON else f"{text[: _REASON - 1]}…"

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from rallypoint.agent.rendezvous import capabilities
-from rallypoint.capabilities.hang.phase_durations import silence_limit
+from rallypoint.capabilities.hang.published_durations import silence_limit
 from rallypoint.capabilities.hang.state import HangStep
 from rallypoint.wire.hang import HangState
 from rallypoint.wire.pulse import Phase

@@ -139,8 +139,20 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
         metavar="NAMESPACE/NAME",
         help="ConfigMap to which the coordinator writes the status of the job",
     )
+    parser.add_argument(
+        "--progress-period",
+        type=_seconds,
+        default=None,
+        metavar="SECONDS",
+        help="time between two writes of --status-file while only the progress of the training changes (default: 1)",
+    )
     _add_endpoint_file(parser, "file to which the coordinator writes its address")
     parser.add_argument("--record-file", type=Path, default=None, help="file that contains the record of the job")
+    _add_cluster_options(parser)
+    parser.set_defaults(command=_late("coordinator"))
+
+
+def _add_cluster_options(parser: argparse.ArgumentParser) -> None:
     cluster = parser.add_argument_group("options with --status-configmap")
     cluster.add_argument(
         "--record-configmap",
@@ -161,7 +173,6 @@ def _add_coordinator(parser: argparse.ArgumentParser) -> None:
         default=None,
         help="file with the last status of the job, which the coordinator reads if the API server is unreachable",
     )
-    parser.set_defaults(command=_late("coordinator"))
 
 
 def _add_host(parser: argparse.ArgumentParser) -> None:
@@ -246,7 +257,7 @@ def _place(text: str) -> Namespaced:
 
 def _require_home(args: argparse.Namespace) -> None:
     """Raise `UsageError` unless a coordinator is told where it lives, in one way and not in both."""
-    shared, cluster = ["endpoint_file", "record_file"], ["status_dir", "record_configmap", "known_status"]
+    shared, cluster = ["endpoint_file", "record_file", "progress_period"], ["status_dir", "record_configmap", "known_status"]
     if args.status_configmap is None:
         way, ours, others = "--status-file", shared, cluster
     else:

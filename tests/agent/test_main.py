@@ -49,6 +49,16 @@ def refused(args: list[str], capsys: pytest.CaptureFixture[str]) -> str:
             id="a record elsewhere",
         ),
         pytest.param(
+            ["--status-configmap", "lab/s", "--status-dir", "d", "--progress-period", "5"],
+            "flag --progress-period: is not allowed with the flag --status-configmap",
+            id="a period of its own",
+        ),
+        pytest.param(
+            ["--status-file", "s", "--endpoint-file", "e", "--progress-period", "nan"],
+            "'nan' is not allowed; expected a number of seconds, 0 or more",
+            id="a period that is no number",
+        ),
+        pytest.param(
             ["--status-configmap", "s"],
             "name of a ConfigMap: 's' is not allowed; expected NAMESPACE/NAME",
             id="no namespace",

@@ -129,10 +129,10 @@ class Agents:
         (self.folder / "plan.json").write_text(codec.dumps(plan))
         (self.folder / "secret").write_text("a secret\n")
 
-    def coordinator(self, term: int = 1) -> subprocess.Popen[str]:
+    def coordinator(self, term: int = 1, *flags: object) -> subprocess.Popen[str]:
         """Start a coordinator of attempt 1."""
         files = ["--endpoint-file", self.folder / "endpoint.json", "--status-file", self.folder / "status.json"]
-        return self.spawn("coordinator", *self._common(), "--uid", "u1", "--term", term, *files)
+        return self.spawn("coordinator", *self._common(), "--uid", "u1", "--term", term, *files, *flags)
 
     def node(self, node: int = 0, incarnation: int = 0, endpoint: str = "endpoint.json") -> subprocess.Popen[str]:
         """Start a node agent of attempt 1, which finds its coordinator in the file `endpoint`."""

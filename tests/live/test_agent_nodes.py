@@ -42,6 +42,28 @@ def test_a_job_ends_well_everywhere(job: Agents) -> None:
     }
 
 
+def test_progress_alone_is_written_as_often_as_the_flag_says(job: Agents) -> None:
+    """Who reads the status of many jobs asks for fewer writes; what else changes is written at once."""
+    job.write_plan("count", nproc_per_node=1)
+    coordinator, node = job.coordinator(1, "--progress-period", 600), job.node()
+    job.published(JobState.RUNNING, 1)
+    written: set[int] = set()
+
+    def counted() -> bool:
+        written.add((job.folder / "status.json").stat().st_mtime_ns)
+        steps = job.work / "steps.0"
+        return steps.exists() and int(steps.read_text()) >= 150
+
+    eventually(counted, why="150 steps, which take more than 3 s")
+    assert len(written) <= 2
+    job.finish()
+    assert [said(process)[0] for process in (coordinator, node)] == [Exit.OK, Exit.OK]
+    status = job.status()
+    assert status is not None
+    assert status.state is JobState.SUCCEEDED
+    assert (status.progress.step or 0) >= 150
+
+
 def test_the_budget_ends_a_job_that_always_fails(job: Agents) -> None:
     """Each fault is an incident with its culprit, and the verdict names the last."""
     job.write_plan("fail", max_restarts=1)

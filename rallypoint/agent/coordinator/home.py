@@ -84,7 +84,6 @@ class Home(Protocol):
 class FileHome:
     """The job's folder, which coordinator, agents and supervisor share."""
 
-    progress_period = PROGRESS_PERIOD
     look = LOOK
     door: SupervisorDoor | None = None
     losses: LossSource | None = None
@@ -92,6 +91,7 @@ class FileHome:
     def __init__(self, args: argparse.Namespace) -> None:
         self._args = args
         self.where = str(args.status_file)
+        self.progress_period: float = PROGRESS_PERIOD if args.progress_period is None else args.progress_period
         self.sink: StatusSink = FileSink(args.status_file)
         self.heartbeat: HeartbeatSource | None = None if args.record_file is None else FileHeartbeat(args.record_file)
         record = None if args.record_file is None else RecordFile(args.record_file)

@@ -2,7 +2,8 @@
 
 It writes its process number to `FOLDER/started/ROUND.RANK`, then lives until `FOLDER/finish` is there and ends with 0. Modes:
 `stubborn` ignores SIGTERM, and so does its child (`FOLDER/child.RANK`); `polite` writes `FOLDER/polite.RANK` on SIGTERM and
-ends; `fail` ends with 3 after a traceback on rank 1; `record` does so with torch's error file; `step` reports step 7 and dies.
+ends; `fail` ends with 3 after a traceback on rank 1; `record` does so with torch's error file; `step` reports step 7 and dies;
+`count` reports a step every 20 ms.
 """
 
 from __future__ import annotations
@@ -54,6 +55,13 @@ if mode == "step":
     progress = ProgressFile.open(Path(os.environ["RALLYPOINT_PROGRESS_FILE"]))
     progress.write(int(os.environ["LOCAL_RANK"]), ProgressSlot(step=7, metrics={"loss": 0.5}))
     os.kill(os.getpid(), signal.SIGKILL)
+steps = 0
 while not (folder / "finish").exists():
     time.sleep(0.02)
+    if mode == "count":
+        steps += 1
+        ProgressFile.open(Path(os.environ["RALLYPOINT_PROGRESS_FILE"])).write(
+            int(os.environ["LOCAL_RANK"]), ProgressSlot(step=steps)
+        )
+        write(f"steps.{rank}", steps)
 print(f"rank {rank} is done", flush=True)

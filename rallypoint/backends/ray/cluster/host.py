@@ -37,8 +37,11 @@ __all__ = ["TLS", "TLS_OF_ROLES", "Host", "NodeSpec"]
 #: Folders of certificates below that of a job: its own, and those of the job whose elastic role it is.
 TLS, TLS_OF_ROLES = "tls", "roles-tls"
 
-#: Seconds between two looks at the log files, and the most that one report holds, in bytes.
-_LOOK, _MOST = 0.25, 1 << 20
+#: Seconds between two looks at the output files; the time doubles while the agent of a node writes nothing.
+_LOOK, _LONGEST_LOOK = 0.25, 1.0
+
+#: The most that one report holds of the output, in bytes.
+_MOST = 1 << 20
 
 #: Folders of nodes begin so; the number is the process of their actor.
 _PREFIX = "rp-"
@@ -71,6 +74,7 @@ class Host:
         self._folder: JobFolder | None = None
         self._node: NodeFolder | None = None
         self._ended = asyncio.Event()
+        self._look, self._longest_look = _LOOK, _LOOK
 
     async def start(self, spec: NodeSpec) -> dict[str, Any]:
         """Start the agent unless it was started before; return `{}`, or what failed as `reason` and `fatal`."""
@@ -83,6 +87,8 @@ class Host:
         except OSError as error:
             return {"reason": f"{error.filename or 'node'}: {error.strerror}", "fatal": False}
         self._node = node
+        if not spec.group:  # the ends of the instances of a group are found by these looks, and must be found soon
+            self._longest_look = _LONGEST_LOOK
         self._follow(node)
         return {}
 
@@ -145,10 +151,14 @@ class Host:
         while True:
             ended = self._ended.is_set()
             chunks = await asyncio.to_thread(_chunks, node.path, offsets)
-            if chunks or ended or asyncio.get_running_loop().time() >= until:
+            if chunks:
+                self._look = _LOOK
+            left = until - asyncio.get_running_loop().time()
+            if chunks or ended or left <= 0:
                 break
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), _LOOK)
+                await asyncio.wait_for(self._ended.wait(), min(self._look, left))
+            self._look = min(2 * self._look, self._longest_look)
         seen = await asyncio.to_thread(node.look)
         return {"seen": seen, "chunks": chunks, "over": ended and not chunks and (seen is None or not seen.present)}
 

@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 #: Phases in which the placement groups of a job are kept: a new attempt of it uses the resources of the one before.
 _KEEPING = (Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
 
+#: Seconds between two writes of a status in which only the progress changes: each one costs a turn of the job's supervisor.
+_PROGRESS_PERIOD = 5.0
+
 
 class ClusterJobs(LocalBackend):
     """Jobs whose coordinators are processes of this machine, at its address `host`, and whose nodes are actors of Ray."""
@@ -91,7 +94,7 @@ class ClusterJobs(LocalBackend):
             command = coordinator_command(
                 self._agent, folder, uid=record.uid, attempt=action.attempt, term=action.term, tls=bool(current.plan.tls)
             )
-            self._start(record, folder.coordinator(action.term), action.attempt, _at(command, self._host))
+            self._start(record, folder.coordinator(action.term), action.attempt, _on_ray(command, self._host))
         else:
             if isinstance(action, Purge):
                 self.remove_groups(record.uid)
@@ -145,6 +148,6 @@ def _wanted(record: JobRecord, attempt: int) -> bool:
     return record.attempt == attempt and record.phase in (Phase.RESUMING, Phase.RUNNING) and not record.deletion
 
 
-def _at(command: Sequence[str], host: str) -> tuple[str, ...]:
+def _on_ray(command: Sequence[str], host: str) -> tuple[str, ...]:
     """Return the command of a coordinator that listens at `host`: its last two words are `--host` and the address."""
-    return (*command[:-1], host)
+    return (*command[:-1], host, "--progress-period", str(_PROGRESS_PERIOD))

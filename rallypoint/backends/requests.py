@@ -320,6 +320,9 @@ async def role_of(backend: Backend, stored: Stored, role: str) -> tuple[Backend,
     name, roles = stored.record.name, role_plans(stored.plan)
     elastic = [one.name for one in roles if one.elastic]
     allowed = f"expected an elastic role: {', '.join(elastic)}" if elastic else "the job has no elastic role"
+    if not roles and stored.plan.kind is not Kind.PODS:
+        kind = stored.plan.kind.value
+        raise ResizeError(f"job {name}: role {role!r} cannot be resized, because the job has kind {kind}; expected kind pods")
     if not roles:
         raise ResizeError(f"job {name}: role {role!r} is not allowed, because the job has only one role; omit the role")
     if role not in elastic:

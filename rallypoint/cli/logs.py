@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING
 
 from rallypoint.backends.role_logs import role_output
 from rallypoint.supervision.resizing import sized
+from rallypoint.wire.plan import Kind
 from rallypoint.wire.role_plans import RolePlan, role_plans
 
 if TYPE_CHECKING:
@@ -156,6 +157,9 @@ async def role_lines(backend: Backend, stored: Stored, what: Wanted) -> AsyncIte
 def _chosen(stored: Stored, what: Wanted) -> tuple[RolePlan, ...]:
     roles, name = role_plans(stored.plan), stored.plan.name
     if what.role and what.role not in {role.name for role in roles}:
+        if not roles and stored.plan.kind is not Kind.PODS:
+            kind = stored.plan.kind.value
+            raise _RoleError(f"--role {what.role} is not allowed for job {name}, which has kind {kind}; omit --role")
         if not roles:
             raise _RoleError(f"--role {what.role} is not allowed for job {name}, which has one role; omit --role")
         known = ", ".join(role.name for role in roles)

@@ -161,7 +161,7 @@ def plan_lines(blueprint: Blueprint, *, complete: bool = False) -> Iterator[str]
     from rallypoint.job.document import write_yaml  # noqa: PLC0415  as above
 
     plan = blueprint.plan
-    # The plan of an AppWrapper has no roles, because its controller decides about them.
+    # The plan of an AppWrapper or a Ray cluster has no roles: its controller, or the driver in the cluster, decides about them.
     if has_roles(blueprint.job):
         from rallypoint.cli.roles import role_lines  # noqa: PLC0415  as above
 

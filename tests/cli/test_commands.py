@@ -14,6 +14,7 @@ from rallypoint.cli.main import main
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.codec import loads
 from rallypoint.wire.env import DEBUG
+from rallypoint.wire.plan import Kind
 from rallypoint.wire.size import Size
 from rallypoint.wire.status import Outcome
 from tests.cli.fake import Place, becomes, log_lines
@@ -424,6 +425,28 @@ def test_a_size_that_no_job_can_have_is_an_error(run, place, capsys, nodes, says
 
     assert run("resize", "digits", nodes) == 1
     assert capsys.readouterr().err == f"rallypoint: {says}\n"
+
+
+@pytest.mark.parametrize("kind", [Kind.RAYCLUSTER, Kind.APPWRAPPER])
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("logs", "digits"), "--role rollout is not allowed for job digits, which has kind {kind}; omit --role"),
+        (
+            ("resize", "digits", "2"),
+            "job digits: role 'rollout' cannot be resized, because the job has kind {kind}; expected kind pods",
+        ),
+    ],
+    ids=["logs", "resize"],
+)
+def test_a_role_within_an_object_of_another_controller_cannot_be_selected(run, place, capsys, kind, words, complaint):
+    """The error does not claim that the job has one role."""
+    place.put(begun())
+    held = place.world.jobs["digits"]
+    held.blueprint = dataclasses.replace(held.blueprint, plan=dataclasses.replace(held.blueprint.plan, kind=kind))
+
+    assert run(*words, "--role", "rollout") == 1
+    assert capsys.readouterr().err == f"rallypoint: {complaint.format(kind=kind.value)}\n"
 
 
 # --- suspend, resume -------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Jobs as RayJobs and RayClusters: the manifests, and what is read of their status. Without a cluster."""
+"""Jobs with one role as RayJobs and RayClusters: the manifests, and what is read of their status. Without a cluster."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import FaultKind
 from rallypoint.wire.plan import Kind
 from tests.crds import problems
+from tests.kube.ray_clusters import inner_job
 
 KINDS = (Kind.RAYJOB, Kind.RAYCLUSTER)
 RESOURCES = {"cpu": "1500m", "memory": "4Gi", "gpus": 2, "extended": {"example.com/rdma": "1"}}
@@ -69,10 +70,23 @@ def test_the_cluster(kind):
     assert (group["minReplicas"], group["replicas"], group["maxReplicas"]) == (2, 4, 4)
     params = group["rayStartParams"]
     assert (params["num-cpus"], params["num-gpus"], params["memory"]) == ("2", "2", str(4 * 2**30))
-    assert json.loads(json.loads(params["resources"])) == {"example.com/rdma": 1.0}
+    assert json.loads(json.loads(params["resources"])) == {"example.com/rdma": 1.0, "rallypoint.dev/trainer": 1}
     names = [one["name"] for one in group["template"]["spec"]["containers"]]
     assert names == ["ray-worker"]
     assert "command" not in group["template"]["spec"]["containers"][0]
+
+
+def test_a_pod_is_never_shared_by_two_nodes():
+    """Ray counts whole CPUs, so two nodes of half a CPU would fit into one pod; each uses the only marker of a pod."""
+    _, cluster = made(Kind.RAYJOB, resources={"cpu": "500m"})
+    (group,) = cluster["workerGroupSpecs"]
+
+    assert group["rayStartParams"] == {
+        "num-cpus": "1",
+        "num-gpus": "0",
+        "resources": json.dumps('{"rallypoint.dev/trainer": 1}'),
+    }
+    assert inner_job(cluster).roles[0].resources.extended == {"rallypoint.dev/trainer": "1"}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -130,14 +144,9 @@ def test_a_queue_admits_it(kind):
 def test_what_the_driver_runs(kind):
     """One attempt of the same job; a reference in a variable is not for Kubernetes to expand."""
     _, cluster = made(kind, env={"PLACE": "$(HOME)"}, queue="research", fault_tolerance={"retry_limit": 5})
-    (text,) = (
-        one["value"]
-        for one in cluster["headGroupSpec"]["template"]["spec"]["containers"][0]["env"]
-        if one["name"] == "RALLYPOINT_RAY_JOB"
-    )
-    inner = load_job(json.loads(text.replace("$$(", "$(")), based=False)
+    inner = inner_job(cluster)
 
-    assert "$$(HOME)" in text
+    assert "$$(HOME)" in json.dumps(cluster["headGroupSpec"])
     assert (inner.name, inner.fault_tolerance.retry_limit, str(inner.roles[0].nodes)) == ("digits", 0, "2:4")
     assert (inner.roles[0].env["PLACE"], inner.roles[0].queue, inner.roles[0].image) == ("$(HOME)", "", "")
 
@@ -174,9 +183,6 @@ def test_its_pods_are_counted(kind):
         pytest.param({"volumes": [{"name": "a"}, {"name": "a"}]}, "volumes", id="a pod field"),
         pytest.param(
             {"master": {"isolation": "HEAD"}}, "master.isolation: 'HEAD' is not allowed with kind ray", id="isolation"
-        ),
-        pytest.param(
-            {"nodes": 2, "instance_resources": {"gpus": "0.5"}}, "of the kubernetes backend runs one elastic role", id="shares"
         ),
     ],
 )

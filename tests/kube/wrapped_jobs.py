@@ -100,8 +100,8 @@ class Job:
         """Return the record once all pods of an attempt run."""
         return await self.until(lambda r: r.attempt == attempt and r.attempts[-1].ready_at is not None)
 
-    def end(self, rank: int, code: int) -> None:
-        """Tell a rank how to end, in this attempt and in every other."""
+    def end(self, rank: int | str, code: int) -> None:
+        """Tell a rank, or an instance by its name, how to end, in this attempt and in every other."""
         partial = self.folder / f"{rank}.partial"
         partial.write_text(str(code))
         partial.rename(self.folder / f"end.{rank}")

@@ -38,7 +38,7 @@ from rallypoint.wire import codec
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan, role_plans, roles_env
 
-__all__ = ["child", "draw_roles", "host_devices", "place_of"]
+__all__ = ["Shape", "child", "draw_roles", "host_devices", "place_of", "shapes_of"]
 
 #: Ray counts devices in ten-thousandths.
 _PARTS = 10_000
@@ -104,6 +104,39 @@ def host_devices(roles: Sequence[RolePlan], place: str, group: int) -> dict[tupl
     ]
     first = min((number for key in keys for number in every.get(key, ())), default=0)
     return {key: tuple(number - first for number in every[key]) for key in keys if key in every}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """Equal machines of a Ray cluster that runs nothing but one job: each holds one bundle.
+
+    Attributes:
+        place: name of the role, or of the group of roles, that these machines run; `roles` are the names of its roles.
+        ask: resources of one bundle.
+        least, most: number of machines without and with the nodes above MIN of an elastic role.
+    """
+
+    place: str
+    roles: tuple[str, ...]
+    ask: Mapping[str, float]
+    least: int
+    most: int
+
+
+def shapes_of(plan: Plan, placement: Placement) -> Iterator[Shape]:
+    """Yield the machines on which a job fits exactly. The elastic roles of a group have a fixed number of nodes."""
+    if not plan.roles:
+        name = placement.role
+        yield Shape(place=name, roles=(name,), ask=placement.bundle, least=plan.min_nodes, most=plan.max_nodes)
+    for place, members in _places(role_plans(plan)).items():
+        spot = placement.hosts.get(place) or placement.elastic[members[0].name]
+        yield Shape(
+            place=place,
+            roles=tuple(role.name for role in members),
+            ask=placement.bundles[spot.first].ask,
+            least=max(role.groups for role in members),
+            most=max(role.nodes if role.elastic else role.groups for role in members),
+        )
 
 
 # --- requested resources ---------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from rallypoint.job.values import write_nodes
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import role_plan
 
-__all__ = ["check"]
+__all__ = ["check", "ranges_in_groups"]
 
 #: Characters of the name of a job.
 _LONGEST = 52
@@ -74,17 +74,29 @@ def _needs(job: ElasticJob) -> Iterator[Wrong]:
 
 def _groups(job: ElasticJob, *, pods: bool) -> Iterator[Wrong]:
     """Yield why elastic roles cannot be in a group; `pods`: the job is of kind `pods`."""
+    if pods:
+        yield from ranges_in_groups(job)
+        return
+    for index, role in _grouped(job):
+        yield Place(path=f"groups[{index}].roles").wrong(
+            f"role {role.name} is elastic, and an AppWrapper cannot place it with other roles; remove {role.name} from "
+            "the group, or run the job with kind pods"
+        )
+
+
+def ranges_in_groups(job: ElasticJob) -> Iterator[Wrong]:
+    """Yield each elastic role of a group whose number of nodes is not fixed."""
+    for _, role in _grouped(job):
+        if role.nodes.min != role.nodes.max:
+            allowed = f"one number of nodes, because {role.name} is in a group: each group has one node of each role"
+            yield Place(path=f"roles.{role.name}").at("nodes").refused(write_nodes(role.nodes), allowed)
+
+
+def _grouped(job: ElasticJob) -> Iterator[tuple[int, Role]]:
+    """Yield the elastic roles of each group with the index of the group."""
     elastic = {role.name: role for role in job.roles if role.launch == ELASTIC}
     for index, group in enumerate(job.groups):
-        for role in (elastic[name] for name in group.roles if name in elastic):
-            if not pods:
-                yield Place(path=f"groups[{index}].roles").wrong(
-                    f"role {role.name} is elastic, and an AppWrapper cannot place it with other roles; remove {role.name} from "
-                    "the group, or run the job with kind pods"
-                )
-            elif role.nodes.min != role.nodes.max:
-                allowed = f"one number of nodes, because {role.name} is in a group: each group has one node of each role"
-                yield Place(path=f"roles.{role.name}").at("nodes").refused(write_nodes(role.nodes), allowed)
+        yield from ((index, elastic[name]) for name in group.roles if name in elastic)
 
 
 def _agreement(job: ElasticJob) -> Iterator[Wrong]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -18,18 +19,22 @@ from typing import Any
 
 import ray
 
-from rallypoint.backends.contract import Backend
+from rallypoint.backends.contract import Backend, Blueprint
 from rallypoint.backends.ray.access import NAMESPACE, Access
 from rallypoint.backends.ray.backend import RayBackend
 from rallypoint.backends.ray.cluster.bootstrap import open_ledger
 from rallypoint.backends.ray.dashboard import Cluster
 from rallypoint.backends.requests import delete, submit_or_adopt
+from rallypoint.backends.role_logs import role_output
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import ElasticJob, JobError
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.supervision.role_records import Level
 from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
+from rallypoint.wire.role_plans import role_plans
+from rallypoint.wire.sections import replaced
 
 __all__ = ["exit_code", "main"]
 
@@ -100,9 +105,9 @@ async def _run(job: ElasticJob, access: Access) -> int:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, supervising.cancel)
     try:
         record = await supervising
-        _print_end(record)
         with contextlib.suppress(RallypointError):
             await delete(backend, job.name, holder=_ME, timeout=_DELETION)
+        _print_end(record)  # after the last line of this supervisor's own log
     except asyncio.CancelledError:
         return 128 + signal.SIGTERM
     finally:
@@ -111,7 +116,7 @@ async def _run(job: ElasticJob, access: Access) -> int:
 
 
 async def _supervised(backend: RayBackend, job: ElasticJob) -> JobRecord | None:
-    await submit_or_adopt(backend, backend.plan(job), owner=_ME)
+    await submit_or_adopt(backend, _one_attempt(backend.plan(job)), owner=_ME)
     printing = asyncio.create_task(_print_output(backend, job.name))
     try:
         record = await supervise(backend, job.name, holder=_ME)
@@ -123,12 +128,29 @@ async def _supervised(backend: RayBackend, job: ElasticJob) -> JobRecord | None:
         await asyncio.wait([printing])
 
 
+def _one_attempt(blueprint: Blueprint) -> Blueprint:
+    """Return the job without attempts after the first: each attempt has a Ray cluster, and thus a driver, of its own."""
+    return dataclasses.replace(blueprint, plan=replaced(blueprint.plan, retry_limit=0))
+
+
 async def _print_output(backend: Backend, name: str) -> None:
-    """Print the lines of all workers until the job is over."""
+    """Print the lines of all workers and instances until the job is over."""
     with contextlib.suppress(RallypointError):
-        async for line in backend.logs(name, follow=True):
-            sys.stdout.write(f"[{line.rank}] {line.text}\n")
-            sys.stdout.flush()
+        stored = await backend.load(name)
+        roles = () if stored is None else role_plans(stored.plan)
+        if stored is None or not roles:
+            async for line in backend.logs(name, follow=True):
+                _print(f"[{line.rank}] {line.text}")
+            return
+        lines = role_output(backend, stored, roles, follow=True)
+        async with contextlib.aclosing(lines) as following:  # type: ignore[type-var]
+            async for role, line in following:
+                _print(f"[{role.name} {line.rank}] {line.text}")
+
+
+def _print(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
 
 
 def _print_end(record: JobRecord | None) -> None:
@@ -148,6 +170,8 @@ def exit_code(record: JobRecord | None) -> int:
     if record.phase is Phase.SUCCEEDED:
         return 0
     culprit = None if record.verdict is None else record.verdict.culprit
-    if culprit is not None and culprit.signal:
-        return 128 + culprit.signal
-    return (culprit.exit_code if culprit is not None else None) or int(Exit.JOB_FAILED)
+    if record.conductor is not None:
+        code = next((step.exit_code for step in record.conductor.history[-1:] if step.level is Level.NONE), None)
+    else:
+        code = None if culprit is None else -culprit.signal if culprit.signal else culprit.exit_code
+    return 128 - code if code is not None and code < 0 else code or int(Exit.JOB_FAILED)

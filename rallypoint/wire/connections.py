@@ -5,11 +5,16 @@ their number and of the memory that they use. Above a limit the oldest stranger 
 authenticates with its first message, a few milliseconds after it has connected, while an idle stranger becomes old. So the
 limits do not lock out agents, even if many of them share one address. Above the limit of memory, it is the oldest stranger of
 the peer that uses most. Authenticated connections are never closed because of strangers.
+
+A stranger that has its response is *answered*: it stays open for a moment, so that its client can read the response. Answered
+connections take no place from others: above a limit they are closed first, and at most half of all strangers are answered.
 """
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -55,27 +60,30 @@ class Connections(Generic[T]):
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._proven: set[T] = set()
-        #: Strangers with their peer and arrival time, oldest first; and the same per peer.
-        self._strangers: dict[T, tuple[str, float]] = {}
-        self._peers: dict[str, dict[T, None]] = {}
+        #: Strangers without a response, with their peer and arrival time, oldest first; and the same per peer. The oldest of an
+        #: `OrderedDict` is found at once, that of a `dict` behind all that were deleted.
+        self._strangers: OrderedDict[T, tuple[str, float]] = OrderedDict()
+        self._peers: dict[str, OrderedDict[T, None]] = {}
+        #: Strangers with a response, with their peer and the time of the response, oldest first.
+        self._answered: OrderedDict[T, tuple[str, float]] = OrderedDict()
         #: Per peer, the bytes of strangers that use some, in the order in which they began to; and their sums.
         self._held: dict[str, dict[T, int]] = {}
         self._sums: dict[str, int] = {}
         self._sum = 0
 
     def __contains__(self, connection: object) -> bool:
-        return connection in self._proven or connection in self._strangers
+        return connection in self._proven or connection in self._strangers or connection in self._answered
 
     def __iter__(self) -> Iterator[T]:
-        yield from (*self._proven, *self._strangers)
+        yield from (*self._proven, *self._strangers, *self._answered)
 
     def __len__(self) -> int:
-        return len(self._proven) + len(self._strangers)
+        return len(self._proven) + self.strangers
 
     @property
     def strangers(self) -> int:
         """Connections that have not authenticated."""
-        return len(self._strangers)
+        return len(self._strangers) + len(self._answered)
 
     @property
     def held(self) -> int:
@@ -86,20 +94,34 @@ class Connections(Generic[T]):
         """Add a stranger; return the connections to close for it: itself if authenticated connections use the whole limit."""
         limits, ended = self._limits, []
         self._strangers[connection] = peer, now
-        self._peers.setdefault(peer, {})[connection] = None
+        self._peers.setdefault(peer, OrderedDict())[connection] = None
         if len(self._peers[peer]) > limits.per_peer:
             ended.append(next(iter(self._peers[peer])))
-        elif len(self._strangers) > limits.strangers or len(self) > limits.most:
-            ended.append(next(iter(self._strangers)))
+        elif self.strangers > limits.strangers or len(self) > limits.most:
+            ended.append(next(iter(self._answered or self._strangers)))
         for one in ended:
             self.closed(one)
         return ended
 
+    def answered(self, connection: T, now: float) -> list[T]:
+        """Mark a stranger as answered; return the connections to close, the one that was answered first."""
+        known = self._strangers.get(connection)
+        if known is None:
+            return []
+        self._forget_place(connection, known[0])
+        self._answered[connection] = known[0], now
+        if len(self._answered) <= max(self._limits.strangers // 2, 1):
+            return []
+        ended = next(iter(self._answered))
+        self.closed(ended)
+        return [ended]
+
     def holding(self, connection: T, size: int) -> list[T]:
         """Set the bytes that a stranger uses; return the strangers to close, the oldest of the peer that uses most."""
-        if connection not in self._strangers:
+        known = self._strangers.get(connection) or self._answered.get(connection)
+        if known is None:
             return []
-        self._hold(connection, self._strangers[connection][0], size)
+        self._hold(connection, known[0], size)
         ended = []
         while self._sum > self._limits.held:
             one = next(iter(self._held[max(self._sums, key=self._sums.__getitem__)]))
@@ -130,9 +152,9 @@ class Connections(Generic[T]):
         self._forget_stranger(connection)
 
     def replaced(self, old: T, new: T) -> None:
-        """Replace the object of a stranger by `new`, which is the same connection."""
+        """Replace the object of a stranger without a response by `new`, which is the same connection."""
         if old in self._strangers:
-            self._strangers = {new if one is old else one: value for one, value in self._strangers.items()}
+            self._strangers = OrderedDict((new if one is old else one, value) for one, value in self._strangers.items())
             mine = self._peers[self._strangers[new][0]]
             del mine[old]
             mine[new] = None
@@ -142,40 +164,52 @@ class Connections(Generic[T]):
 
     def expired(self, now: float) -> list[T]:
         """Remove and return the strangers whose deadline has passed."""
-        ended = []
-        while self._strangers and self._limits.patience is not None:
-            connection, (_, since) = next(iter(self._strangers.items()))
-            if now < since + self._limits.patience:
-                break
-            self.closed(connection)
-            ended.append(connection)
+        ended: list[T] = []
+        if self._limits.patience is None:
+            return ended
+        for kind in (self._strangers, self._answered):
+            while kind:
+                connection, (_, since) = next(iter(kind.items()))
+                if now < since + self._limits.patience:
+                    break
+                self.closed(connection)
+                ended.append(connection)
         return ended
 
     def shed(self) -> list[T]:
-        """Remove and return the older half of the strangers."""
-        ended = list(self._strangers)[: (len(self._strangers) + 1) // 2]
+        """Remove and return half of the strangers: the answered ones, then the oldest."""
+        ended = [*self._answered, *self._strangers][: (self.strangers + 1) // 2]
         for connection in ended:
             self.closed(connection)
         return ended
 
     def next_deadline(self) -> float | None:
         """Return the earliest deadline of a stranger."""
-        if not self._strangers or self._limits.patience is None:
+        if self._limits.patience is None:
             return None
-        return next(iter(self._strangers.values()))[1] + self._limits.patience
+        since = (next(iter(kind.values()))[1] for kind in (self._strangers, self._answered) if kind)
+        return min((one + self._limits.patience for one in since), default=None)
 
     def _forget_stranger(self, connection: T) -> bool:
-        known = self._strangers.pop(connection, None)
+        known = self._strangers.get(connection)
+        if known is not None:
+            self._forget_place(connection, known[0])
+        else:
+            known = self._answered.pop(connection, None)
         if known is None:
             return False
         self._hold(connection, known[0], 0)
-        mine = self._peers[known[0]]
-        del mine[connection]
-        if not mine:
-            del self._peers[known[0]]
         return True
 
+    def _forget_place(self, connection: T, peer: str) -> None:
+        del self._strangers[connection]
+        mine = self._peers[peer]
+        del mine[connection]
+        if not mine:
+            del self._peers[peer]
 
+
+@functools.lru_cache(maxsize=1024)
 def peer_of(host: str) -> str:
     """Return the peer of an address: an IPv4 address, or the 64-bit network of an IPv6 address."""
     try:

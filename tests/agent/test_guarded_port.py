@@ -320,6 +320,34 @@ async def test_agents_outlive_strangers() -> None:
         assert await ended(strangers) == 46
 
 
+REQUESTS = [
+    pytest.param(b"GET /x HTTP/1.1\r\nHost: x\r\n\r\n", id="a fixed response"),
+    pytest.param(b"GET /x HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n", id="with a body that never comes"),
+    pytest.param(f"GET {HEALTH_PATH} HTTP/1.1\r\nHost: x\r\n\r\n".encode(), id="a page"),
+]
+
+
+@pytest.mark.parametrize("request_text", REQUESTS)
+async def test_answered_connections_take_no_place(request_text: bytes) -> None:
+    """They stay open for a moment; a slow agent keeps its connection meanwhile, and each stranger gets its response."""
+    head = f"POST /echo HTTP/1.1\r\nHost: x\r\n{TOKEN_HEADER}: {TOKEN}\r\nContent-Length: 5\r\n".encode()
+    async with served(strangers=8, per_peer=4, patience=30.0) as port:
+        ((reader, writer),) = await idle(port, 1)
+        writer.write(head)
+        await writer.drain()
+        strangers, answers = [], []
+        for _ in range(40):
+            strangers += await idle(port, 1)
+            strangers[-1][1].write(request_text)
+            answers.append(await asyncio.wait_for(strangers[-1][0].readuntil(b"\r\n\r\n"), 60))
+        writer.write(b"\r\nhello")
+
+        assert (await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 60)).startswith(b"HTTP/1.1 200")
+        assert {answer[9:12] for answer in answers} <= {b"200", b"401"}
+        for _, one in (*strangers, (reader, writer)):
+            one.close()
+
+
 @contextlib.contextmanager
 def free_descriptors(number: int) -> Iterator[None]:
     """Leave this process room for so many descriptors more."""

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.announcing import Announcer
@@ -23,10 +24,13 @@ from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.tls import Tls, job_tls, read_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
+from rallypoint.agent.transport.http_listen import listen
+from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.backends.certificates import new_files
 from rallypoint.capabilities.snapshots.replica_frames import ReplicaError
 from rallypoint.capabilities.snapshots.replica_server import ReplicaServer, ReplicaShelf
 from rallypoint.capabilities.snapshots.replicas import send
+from rallypoint.wire.connections import Limits
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, Assignment, Continue
 from rallypoint.wire.paths import REPORT_PATH, STATUS_PATH
@@ -327,6 +331,60 @@ def test_a_run_id_that_is_no_name_has_one_all_the_same() -> None:
     assert names[0] == "train.rallypoint.internal"
     assert len(set(names)) == len(names)
     assert all(len(name.partition(".")[0]) <= 63 for name in names)
+
+
+def hello(size: int) -> bytes:
+    """Return the beginning of a first message that announces so many bytes."""
+    body = b"\x01" + size.to_bytes(3, "big") + b"\x03\x03" + bytes(1000)
+    return b"\x16\x03\x01" + len(body).to_bytes(2, "big") + body
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        pytest.param(hello(100_000), id="large"),
+        pytest.param(b"\x16\x03\x01\x00\x01\x01" + hello(100_000), id="in a record without its size"),
+    ],
+)
+async def test_a_large_first_message_is_refused(ours: Tls, first: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """OpenSSL would allocate all of it, for as long as the client does not send the rest."""
+    async with listening(HTTP, ours) as at:
+        reader, writer = await asyncio.open_connection(at.host, at.port)
+        for part in (first[:7], first[7:]):
+            writer.write(part)
+            await writer.drain()
+            await asyncio.sleep(0.01)
+        answer = b""
+        with contextlib.suppress(OSError):
+            answer = await asyncio.wait_for(reader.read(), 60)
+        writer.close()
+
+    assert answer in (b"", b"\x15\x03\x03\x00\x02\x02\x2f")
+    assert "rejected a TLS connection: the first message of the client is too large" in caplog.text
+
+
+async def test_an_unfinished_handshake_counts_its_memory(ours: Tls, caplog: pytest.LogCaptureFixture) -> None:
+    """After the first message, OpenSSL accepts messages of 128 KiB; those of all strangers together are limited."""
+    app, limits = web.Application(), Limits(most=9, strangers=9, per_peer=9, patience=60.0, held=300 << 10)
+    runner, port = await listen(
+        app, "127.0.0.1", 0, whose="test", token=TOKEN, limits=limits, secured=Secured(lambda: ours.open_server)
+    )
+    try:
+        strangers = [await asyncio.open_connection("127.0.0.1", port) for _ in range(3)]
+        for number, (_, writer) in enumerate(strangers):
+            for part in (hello(16_000), b"\x16\x03\x01\x00\x01\x00"):
+                writer.write(part)
+                await writer.drain()
+                await asyncio.sleep(0.05)
+            if number:
+                with contextlib.suppress(OSError):
+                    await asyncio.wait_for(strangers[number - 1][0].read(), 60)
+        assert [reader.at_eof() or reader.exception() is not None for reader, _ in strangers] == [True, True, False]
+        assert "SSL handshake is taking longer" not in caplog.text
+        for _, writer in strangers:
+            writer.close()
+    finally:
+        await runner.cleanup()
 
 
 async def test_a_connection_costs_little_memory(ours: Tls) -> None:

@@ -4,21 +4,28 @@ from __future__ import annotations
 
 import json
 import statistics
+import subprocess
+import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
 from rallypoint.wire.messages import TOKEN_HEADER
-from rallypoint.wire.paths import COORDINATOR_PATH, ENTRIES_PATH, HEALTH_PATH, METRICS_PATH, REPORT_PATH
+from rallypoint.wire.paths import COORDINATOR_PATH, ENTRIES_PATH, HEALTH_PATH, METRICS_PATH, REPORT_PATH, STATUS_PATH
 from rallypoint.wire.roles import directory_token
 from tests.live.agent_processes import Agents, agents, free_port
 from tests.live.flood import Flood, Torrent, listening_ports, peak_memory
 from tests.live.test_flood_bytes import ANSWER, NUMBER, SECONDS, SIZE, answered
 from tests.waiting import PATIENCE, eventually
+
+#: Seconds of a flood of requests, connections per second of each of two processes, and seconds in which a new client gets the
+#: status meanwhile, on average. An agent waits 3 s for its coordinator.
+FLOOD, RATE, STATUS = 6.0, 2000, 0.4
 
 #: Bytes by which the memory of a process may grow.
 GROWTH = 100 << 20
@@ -179,3 +186,32 @@ def test_garbage_uses_little_memory(job: Agents, opened: Callable[[Agents], Port
     assert torrent.opened >= NUMBER
     assert grown <= GROWTH
     assert statistics.median(seconds) <= ANSWER * PATIENCE
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("get", id="without the token"),
+        pytest.param("post", id="with a body", marks=pytest.mark.extended),
+        pytest.param("health", id="the health", marks=pytest.mark.extended),
+        pytest.param("idle", id="nothing", marks=pytest.mark.extended),
+    ],
+)
+def test_a_new_client_does_not_wait_for_answered_connections(job: Agents, kind: str) -> None:
+    """Two processes send requests over thousands of new connections a second; a supervisor asks over a new one, too."""
+    job.descriptors = (1024, 1024)
+    job.write_plan(service_type="http")
+    port = coordinator_port(job).port
+    job.drain()
+    seconds = []
+    with ExitStack() as stack:
+        command = [sys.executable, "-m", "tests.live.request_flood", str(port), str(FLOOD), kind, str(RATE)]
+        floods = [stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True)) for _ in range(2)]
+        while any(flood.poll() is None for flood in floods):
+            seconds.append(_asked(port, STATUS_PATH, "a secret"))
+            time.sleep(0.1)
+        opened, answered = map(sum, zip(*(map(int, flood.communicate()[0].split()) for flood in floods), strict=True))
+    print(f"{opened} connections, {answered} answered: the status in at most {max(seconds):.2f} s of {sorted(seconds)}")
+
+    assert answered > NUMBER or kind == "idle"
+    assert statistics.fmean(seconds) <= STATUS

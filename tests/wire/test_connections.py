@@ -67,6 +67,54 @@ def test_half_of_the_strangers_are_shed() -> None:
     assert (table.shed(), table.shed(), table.shed()) == (["a", "b"], ["c"], [])
 
 
+def test_answered_strangers_leave_first() -> None:
+    """They take no place of their peer, and a stranger without a response stays where one with a response can go."""
+    table: Connections[str] = Connections(LIMITS)
+    assert [table.opened(name, "x", 0.0) for name in "abc"] == [[]] * 3
+    assert [table.answered(name, 1.0) for name in "bc"] == [[], []]
+
+    assert [table.opened(name, "x", 2.0) for name in "de"] == [[], ["b"]]
+    assert [table.opened(name, "y", 3.0) for name in "fg"] == [["c"], ["a"]]
+    assert set(table) == set("defg")
+
+
+def test_at_most_half_of_the_strangers_are_answered() -> None:
+    """The one that was answered first is closed for another."""
+    table: Connections[str] = Connections(LIMITS)
+    ended = []
+    for name in "abcd":
+        table.opened(name, name, 0.0)
+        ended += table.answered(name, 1.0)
+
+    assert (ended, set(table), table.strangers) == (["a", "b"], {"c", "d"}, 2)
+    assert (table.answered("c", 2.0), table.answered("nobody", 2.0)) == ([], [])
+
+
+def test_an_answered_stranger_has_a_deadline_and_may_authenticate() -> None:
+    """The deadline begins with the response."""
+    table: Connections[str] = Connections(LIMITS)
+    for name in "abc":
+        table.opened(name, name, 0.0)
+        table.holding(name, 30)
+    table.answered("a", 4.0)
+    table.answered("b", 5.0)
+    table.proven("b")
+
+    assert (table.held, table.next_deadline()) == (60, 10.0)
+    assert (table.expired(13.9), table.next_deadline(), table.expired(14.0)) == (["c"], 14.0, ["a"])
+    assert (table.held, table.next_deadline(), set(table)) == (0, None, {"b"})
+
+
+def test_answered_strangers_are_shed_first() -> None:
+    """Where the process has no descriptor left."""
+    table: Connections[str] = Connections(LIMITS)
+    for name in "abc":
+        table.opened(name, name, 0.0)
+    table.answered("c", 1.0)
+
+    assert (table.shed(), table.shed()) == (["c", "a"], ["b"])
+
+
 def test_the_memory_of_strangers_is_limited() -> None:
     """The peer that uses most loses its oldest that uses some; a size that is set again replaces the one before."""
     table: Connections[str] = Connections(LIMITS)
@@ -110,44 +158,72 @@ def test_a_replaced_stranger_keeps_its_memory() -> None:
     assert table.held == 0
 
 
-WHAT = ("open", "prove", "close", "expire", "shed", "hold")
+WHAT = ("open", "answer", "prove", "close", "expire", "shed", "hold")
 EVENTS = st.lists(st.tuples(st.sampled_from(WHAT), st.integers(0, 30), st.integers(0, 3)), max_size=80)
+
+
+class _Model:
+    """What a table must hold: the peer of each open connection, and what each of them is."""
+
+    def __init__(self) -> None:
+        self.table: Connections[int] = Connections(LIMITS)
+        self.alive: dict[int, int] = {}
+        self.proven: set[int] = set()
+        self.answered: set[int] = set()
+        self.sizes: dict[int, int] = {}
+
+    def happen(self, what: str, name: int, peer: int, now: float) -> list[int]:
+        """Carry out an event, and return the connections that are closed."""
+        if what in ("expire", "shed"):
+            return self.table.expired(now) if what == "expire" else self.table.shed()
+        if what == "open" and name not in self.alive:
+            self.alive[name] = peer
+            return self.table.opened(name, str(peer), now)
+        if name not in self.alive or what == "open":
+            return []
+        if what == "answer":
+            self.answered |= {name} - self.proven
+            return self.table.answered(name, now)
+        if what == "hold":
+            self.sizes[name] = 40 * peer
+            return self.table.holding(name, 40 * peer)
+        if what == "prove":
+            self.table.proven(name)
+            self.proven.add(name)
+            return []
+        self.table.closed(name)
+        return [name]
+
+    def forget(self, ended: list[int]) -> None:
+        """Forget closed connections."""
+        for one in ended:
+            del self.alive[one]
+        self.proven &= set(self.alive)
+        self.answered = (self.answered & set(self.alive)) - self.proven
+        self.sizes = {one: size for one, size in self.sizes.items() if one in self.alive and one not in self.proven}
+
+    def waiting(self, peer: int) -> int:
+        """Return how many strangers of a peer have no response."""
+        return sum(at == peer for one, at in self.alive.items() if one not in self.proven | self.answered)
 
 
 @given(EVENTS)
 def test_limits_hold_in_every_order(events: list[tuple[str, int, int]]) -> None:
     """Counts are those of what is open, limits are kept, and nothing is ended that has proven itself."""
-    table: Connections[int] = Connections(LIMITS)
-    alive: dict[int, int] = {}
-    proven: set[int] = set()
-    sizes: dict[int, int] = {}
+    model = _Model()
     for now, (what, name, peer) in enumerate(events):
-        ended: list[int] = []
-        if what == "open" and name not in alive:
-            alive[name] = peer
-            ended = table.opened(name, str(peer), float(now))
-        elif what == "prove" and name in alive:
-            table.proven(name)
-            proven.add(name)
-        elif what == "close":
-            table.closed(name)
-            alive.pop(name, None)
-            proven.discard(name)
-        elif what == "hold" and name in alive:
-            ended = table.holding(name, 40 * peer)
-            if name not in proven:
-                sizes[name] = 40 * peer
-        elif what in ("expire", "shed"):
-            ended = table.expired(float(now)) if what == "expire" else table.shed()
-        assert not proven & set(ended)
-        for one in ended:
-            del alive[one]
-        assert set(table) == set(alive)
-        sizes = {one: size for one, size in sizes.items() if one in alive and one not in proven}
-        assert sum(sizes.values()) == table.held <= LIMITS.held
-        strangers = [alive[one] for one in alive if one not in proven]
-        assert len(strangers) == table.strangers <= LIMITS.strangers
-        assert all(strangers.count(each) <= LIMITS.per_peer for each in strangers)
+        ended = model.happen(what, name, peer, float(now))
+        if what != "close":
+            assert not model.proven & set(ended)
+        if what == "open" and ended and ended[0] not in model.answered:  # it is closed only if no answered one can go
+            assert model.waiting(peer) > LIMITS.per_peer or not model.answered
+        model.forget(ended)
+        strangers = set(model.alive) - model.proven
+        assert set(model.table) == set(model.alive)
+        assert sum(model.sizes.values()) == model.table.held <= LIMITS.held
+        assert len(strangers) == model.table.strangers <= LIMITS.strangers
+        assert len(model.answered) <= LIMITS.strangers // 2
+        assert all(model.waiting(each) <= LIMITS.per_peer for each in model.alive.values())
 
 
 @pytest.mark.parametrize(

@@ -124,14 +124,17 @@ class FirstRequests:
             return _NO_PAGE if self.token is None else _without_token(head)
         return page if method in _METHODS else _NO_METHOD
 
-    def protocol(self, prove: Callable[[], None]) -> asyncio.Protocol:
-        """Return the protocol of a new connection; it calls `prove` when the connection has authenticated."""
-        return _FirstRequest(self, prove)
+    def protocol(self, prove: Callable[[], None], answered: Callable[[], None]) -> asyncio.Protocol:
+        """Return the protocol of a new connection.
 
-    def shown(self, page: Page, head: bytes) -> asyncio.Protocol:
+        It calls `prove` when the connection has authenticated, and `answered` when the whole response has been sent.
+        """
+        return _FirstRequest(self, prove, answered)
+
+    def shown(self, page: Page, head: bytes, answered: Callable[[], None]) -> asyncio.Protocol:
         """Return the protocol of a connection that gets a page; its request is not kept."""
         body = _wants_body(head)
-        return _FirstRequest(self, _never, lambda one: one.show(page, body=body))
+        return _FirstRequest(self, _never, answered, lambda one: one.show(page, body=body))
 
     def close(self) -> None:
         """Close the connections without the token."""
@@ -172,9 +175,13 @@ class _FirstRequest(asyncio.Protocol):
     """
 
     def __init__(
-        self, port: FirstRequests, prove: Callable[[], None], begin: Callable[[_FirstRequest], None] | None = None
+        self,
+        port: FirstRequests,
+        prove: Callable[[], None],
+        answered: Callable[[], None],
+        begin: Callable[[_FirstRequest], None] | None = None,
     ) -> None:
-        self._port, self._prove, self._begin = port, prove, begin
+        self._port, self._prove, self._answered, self._begin = port, prove, answered, begin
         self._begun = bytearray()
         self._discarding, self._discarded = False, 0
         self._transport: asyncio.Transport | None = None
@@ -267,6 +274,10 @@ class _FirstRequest(asyncio.Protocol):
         if self._transport.is_closing():
             return
         self._transport.write(answer)
+        if not self._transport.get_write_buffer_size():  # the kernel has it: it arrives even if the connection is closed
+            self._answered()
+        if self._transport.is_closing():  # its place was taken
+            return
         if self._transport.can_write_eof():
             self._transport.write_eof()
         self._lingering = asyncio.get_running_loop().call_later(_LINGER, self._transport.close)

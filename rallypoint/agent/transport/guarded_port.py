@@ -32,8 +32,9 @@ _BACKLOG = 8192
 #: Connections accepted per turn of the event loop; a low number, so that open connections are served in between.
 _AT_ONCE = 32
 
-#: Pause of accepting, in seconds, after connections were closed because of a limit, and after an error.
-_PAUSE, _ERROR_PAUSE = 0.01, 0.1
+#: Pause of accepting, in seconds, after unanswered connections were closed because of a limit, and after an error. Up to
+#: `_AT_ONCE` connections for each pause are more than 4,096, a full queue of the kernel, in a second.
+_PAUSE, _ERROR_PAUSE = 0.004, 0.1
 
 #: Seconds for which the further data of a rejected connection is discarded, and bytes.
 _LINGER, _DISCARDED = 1.0, 1 << 17
@@ -102,6 +103,8 @@ class GuardedPort:
         #: Connections whose first message is incomplete, and tasks that create transports.
         self.waiting: set[Connection] = set()
         self.tasks: set[asyncio.Task[None]] = set()
+        #: Whether more connections waited in the queue of the kernel than the port accepts at once.
+        self.busy = False
         self._listeners: list[socket.socket] = []
         self._timer: asyncio.TimerHandle | None = None
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
@@ -135,7 +138,7 @@ class GuardedPort:
             connection.end()
 
     def _accept(self, listener: socket.socket) -> None:
-        crowded = False
+        crowded = more = False
         for _ in range(_AT_ONCE):
             try:
                 sock, address = listener.accept()
@@ -145,12 +148,15 @@ class GuardedPort:
                 self._exhausted(listener, error)
                 return
             crowded |= self._opened(sock, str(address[0]))
+        else:
+            more = True
+        self.busy = more
         self.arm()
         if crowded:
             self._pause(listener, _PAUSE)
 
     def _opened(self, sock: socket.socket, host: str) -> bool:
-        """Accept a connection; return whether another one was closed for it."""
+        """Accept a connection; return whether an unanswered one was closed for it."""
         sock.setblocking(False)
         connection = Connection(self, sock, host)
         if connection.count(self.table):
@@ -206,6 +212,7 @@ class Connection:
 
     def __init__(self, port: GuardedPort, sock: socket.socket, host: str) -> None:
         self._port, self._sock, self._peer = port, sock, peer_of(host)
+        self._number = sock.fileno()
         self._table = port.table
         self._begun = bytearray()
         self._left = -1  #: bytes that are still discarded; negative until the connection is rejected
@@ -213,7 +220,8 @@ class Connection:
         self._reading = self._ended = False
         self._transport: asyncio.Transport | None = None
         self._slow: _ServedSlowly | None = None
-        self.crowding = False  #: another connection was closed for it
+        self.is_answered = False
+        self.crowding = False  #: a connection without a response was closed for it
         port.waiting.add(self)
 
     def count(self, table: Connections[Connection]) -> bool:
@@ -221,10 +229,22 @@ class Connection:
         self._table.closed(self)
         self._table = table
         ended = table.opened(self, self._peer, asyncio.get_running_loop().time())
-        self.crowding = bool(ended)
+        self.crowding |= not all(one.is_answered for one in ended)
         for one in ended:
             one.end()
         return not self._ended
+
+    def answered(self) -> None:
+        """Mark the connection as answered: its client only reads the response, so others may have its place.
+
+        While other connections wait to be accepted, it is closed at once, because each further event takes time from them.
+        """
+        self.is_answered = True
+        if self._port.busy:
+            self.end()
+            return
+        for one in self._table.answered(self, asyncio.get_running_loop().time()):
+            one.end()
 
     def prove(self) -> None:
         """Mark the connection as authenticated."""
@@ -314,14 +334,16 @@ class Connection:
         try:
             self._sock.send(rejection.answer)
             if rejection.lingers:
-                self._sock.shutdown(socket.SHUT_WR)
+                self.answered()
+                self.hold(_LINGERING)
+            else:
+                self.end()
+            if self._ended:
+                return
+            self._sock.shutdown(socket.SHUT_WR)
         except OSError:
             self.end()
             return
-        if not rejection.lingers:
-            self.end()
-            return
-        self.hold(_LINGERING)
         self._left = _DISCARDED
         self._lingering = asyncio.get_running_loop().call_later(_LINGER, self.end)
         self._watch()
@@ -345,13 +367,13 @@ class Connection:
     def _watch(self) -> None:
         if not self._reading and not self._ended:
             self._reading = True
-            asyncio.get_running_loop().add_reader(self._sock, self.read)
+            asyncio.get_running_loop().add_reader(self._number, self.read)
 
     def _unwatch(self) -> None:
         self._port.waiting.discard(self)
         if self._reading:
             self._reading = False
-            asyncio.get_running_loop().remove_reader(self._sock)
+            asyncio.get_running_loop().remove_reader(self._number)
 
 
 class _Wrapped(asyncio.BaseProtocol):

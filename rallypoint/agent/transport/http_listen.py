@@ -19,7 +19,7 @@ from rallypoint.agent.transport.guarded_port import Admission, Connection, Guard
 from rallypoint.agent.transport.request_head import NotHttpError, complete_head
 from rallypoint.agent.transport.service import KEPT
 from rallypoint.agent.transport.shared_port import SharedPort
-from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured
+from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured, has_hello
 from rallypoint.wire.connections import PATIENCE, Limits
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
@@ -35,8 +35,9 @@ _SHUTDOWN = 2.0
 #: Seconds for which the body of a request that is refused is read and thrown away.
 _LINGER = 1.0
 
-#: Bytes of memory that a connection uses before it has authenticated: until it has its response, and with TLS.
-_HTTP_HELD, _TLS_HELD = 16 << 10, 96 << 10
+#: Bytes of memory that a connection uses before it has authenticated: until it has its response; with TLS; and with TLS if
+#: its client has sent more than its first message, but the handshake is not finished: OpenSSL accepts messages of 128 KiB.
+_HTTP_HELD, _TLS_HELD, _UNFINISHED_HELD = 16 << 10, 96 << 10, 192 << 10
 
 _NO_PAGES: Mapping[str, Page] = MappingProxyType({})
 
@@ -218,6 +219,11 @@ class _HttpAdmission:
         if self._secured is not None:
             if data[0] != HANDSHAKE_RECORD:
                 return Rejection(answer=self._secured.refusal())
+            allowed = has_hello(data)
+            if allowed is None:
+                return None
+            if not allowed:
+                return Rejection(answer=self._secured.too_large())
             return Admission(protocol=self._over_tls, held=_TLS_HELD)
         try:
             proven = self._requests.proves(data)
@@ -234,9 +240,10 @@ class _HttpAdmission:
         answer = self._requests.response(head, None)
         if isinstance(answer, bytes):
             return Rejection(answer=answer, lingers=True)
-        shown = self._requests.shown(answer, head)
-        return Admission(protocol=lambda _: shown, begun=False, held=_HTTP_HELD)
+        return Admission(protocol=lambda one: self._requests.shown(answer, head, one.answered), begun=False, held=_HTTP_HELD)
 
     def _over_tls(self, connection: Connection) -> asyncio.BaseProtocol:
         assert self._secured is not None
-        return self._secured.protocol(lambda: self._requests.protocol(connection.prove))
+        return self._secured.protocol(
+            lambda: self._requests.protocol(connection.prove, connection.answered), lambda: connection.hold(_UNFINISHED_HELD)
+        )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import sys
 import time
 from asyncio import sslproto
 from collections.abc import Callable
@@ -17,18 +18,27 @@ from typing import cast
 from rallypoint.agent.tls import HANDSHAKE, explain
 from rallypoint.agent.transport.request_head import bad_request
 
-__all__ = ["HANDSHAKE_RECORD", "Secured", "feed"]
+__all__ = ["HANDSHAKE_RECORD", "Secured", "feed", "has_hello"]
 
 log = logging.getLogger("rallypoint.tls")
 
 #: The first byte of every TLS connection.
 HANDSHAKE_RECORD = 0x16
 
+#: Bytes of the largest first message of a client. OpenSSL allocates at once as many as the message announces, up to 128 KiB.
+_LARGEST_HELLO = 1 << 14
+
+#: Bytes before the content of a record, and before the content of the message in it.
+_RECORD_HEAD, _MESSAGE_HEAD = 5, 4
+
 #: Seconds between two log lines about rejected connections; connections in between are counted.
 _LINES_EVERY = 10.0
 
 #: Bytes that a connection reads at a time: one record. asyncio's 256 KiB would be half a gigabyte for 2,000 agents.
 _BUFFER = 1 << 14
+
+#: Alert `illegal_parameter`.
+_ALERT = b"\x15\x03\x03\x00\x02\x02\x2f"
 
 _REFUSAL = bad_request("this port uses TLS: start the agent with --tls and the certificates of this job")
 
@@ -40,8 +50,11 @@ class Secured:
         self._context, self._clock = context, clock
         self._said, self._unsaid = -_LINES_EVERY, 0
 
-    def protocol(self, http: Callable[[], asyncio.Protocol]) -> asyncio.BaseProtocol:
-        """Return the protocol of a TLS connection; `http` is created for it."""
+    def protocol(self, http: Callable[[], asyncio.Protocol], unfinished: Callable[[], None]) -> asyncio.BaseProtocol:
+        """Return the protocol of a TLS connection; `http` is created for it.
+
+        `unfinished` is called whenever the client has sent data after its first message and the handshake is not finished.
+        """
         loop = asyncio.get_running_loop()
         shaken: asyncio.Future[None] = loop.create_future()
         made = _Protocol(
@@ -52,6 +65,7 @@ class Secured:
             server_side=True,
             ssl_handshake_timeout=HANDSHAKE,
         )
+        made.shaken, made.unfinished = shaken, unfinished
         shaken.add_done_callback(lambda _: self._shaken(shaken))
         return cast("asyncio.BaseProtocol", made)
 
@@ -59,6 +73,11 @@ class Secured:
         """Log a connection without TLS, and return the answer to it."""
         self.refused("the peer does not use TLS")
         return _REFUSAL
+
+    def too_large(self) -> bytes:
+        """Log a connection whose first message is too large, and return the answer to it."""
+        self.refused("the first message of the client is too large")
+        return _ALERT
 
     def _shaken(self, shaken: asyncio.Future[None]) -> None:
         error = None if shaken.cancelled() else shaken.exception()
@@ -76,10 +95,38 @@ class Secured:
         self._said, self._unsaid = now, 0
 
 
+def has_hello(data: bytes) -> bool | None:
+    """Return whether a TLS connection begins with a message of an allowed size, None while its size is not there yet."""
+    if len(data) < _RECORD_HEAD + _MESSAGE_HEAD:
+        return None
+    record, size = int.from_bytes(data[3:5], "big"), int.from_bytes(data[6:9], "big")
+    return record >= _MESSAGE_HEAD and size <= _LARGEST_HELLO
+
+
 class _Protocol(sslproto.SSLProtocol):
     """asyncio's TLS with less memory: it fills a buffer of this size for each connection, and allocates one for each read."""
 
     max_size = _BUFFER
+    shaken: asyncio.Future[None]
+    unfinished: Callable[[], None]
+    _begun = False
+
+    if sys.version_info >= (3, 11):
+
+        def buffer_updated(self, nbytes: int) -> None:
+            super().buffer_updated(nbytes)
+            self._received()
+
+    else:
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._received()
+
+    def _received(self) -> None:
+        if self._begun and not self.shaken.done():
+            self.unfinished()
+        self._begun = True
 
 
 def feed(protocol: asyncio.BaseProtocol, data: bytes) -> None:

@@ -58,6 +58,7 @@ class AppWrapperOperator(JobOwner):
             one_of("kind", kind, _KINDS)
         self.settings = settings
         self.manifest = manifest
+        self._written = manifest if settings is None else settings
         self.name = name
         self.kind = kind
 
@@ -70,7 +71,11 @@ class AppWrapperOperator(JobOwner):
 
         field = "manifest" if self.settings is None else "settings"
         document, _ = documents.read_source(
-            getattr(self, field), folder=folder_of(self), render=lambda text: self.render_template(text, context), field=field
+            getattr(self, field),
+            written=self._written,
+            folder=folder_of(self),
+            render=lambda text: self.render_template(text, context),
+            field=field,
         )
         ti, name = context["ti"], self.name or ""
         if self.settings is None:

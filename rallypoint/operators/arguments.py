@@ -111,6 +111,7 @@ class JobArguments(PlacedOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.job = document_of(job)
+        self._job_written = self.job
         self.name = name
         self.entrypoint = entrypoint
         self.args = args
@@ -134,7 +135,10 @@ class JobArguments(PlacedOperator):
 
         ti = context["ti"]
         document, base = documents.read_source(
-            self.job, folder=folder_of(self), render=lambda text: self.render_template(text, context)
+            self.job,
+            written=self._job_written,
+            folder=folder_of(self),
+            render=lambda text: self.render_template(text, context),
         )
         document = documents.spelled(document)
         fields = {word: getattr(self, field) for field, word in FIELDS.items()}

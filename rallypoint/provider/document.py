@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,24 +23,35 @@ JOB_FILES = (".yaml", ".yml", ".json")
 
 _NOTHING: Mapping[str, str] = {}
 
-#: Descriptions of the expected mapping of an argument.
 #: Fields of a role that an operator may set for all roles of a job at once.
 _OF_EACH_ROLE = ("image", "env", "workdir")
 
+#: Descriptions of the expected mapping of an argument.
 _HOLDS = {"job": "a mapping with an entrypoint", "settings": "a mapping with a jobName", "manifest": "a mapping with a kind"}
 
+_TEMPLATE = (
+    "{} is not allowed as the result of a template; expected a mapping, or YAML or JSON text. To complete the path of a file, "
+    "write the extension after the template, as in 'jobs/{{{{ params.name }}}}.yaml'"
+)
 
-def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], field: str = "job") -> tuple[dict[str, Any], Path]:
+
+def read_source(
+    source: Any, *, written: Any, folder: Path, render: Callable[[str], Any], field: str = "job"
+) -> tuple[dict[str, Any], Path]:
     """Return the document that an operator's argument names, and the folder that its relative paths start from.
+
+    Only the author of a DAG may name a file: a template can complete a path, but the argument itself must end with the
+    extension, and the file must be in the folder that the argument names before the template.
 
     Args:
         source: None, a mapping, the path of a job file, or the text of one.
+        written: the argument before its templates were rendered.
         folder: relative paths of job files, and of documents that have no file, start here.
         render: renders the templates in a file's text.
         field: the argument, for errors.
 
     Raises:
-        JobError: the file does not exist, or does not contain a mapping.
+        JobError: the file does not exist, or does not contain a mapping; or the result of a template may not name it.
     """
     if source is None:
         return {}, folder
@@ -48,8 +61,10 @@ def read_source(source: Any, *, folder: Path, render: Callable[[str], Any], fiel
         raise JobError(
             [Problem(path=field, text=f"{show(source)} is not allowed; expected a mapping, a file path, or YAML or JSON text")]
         )
+    if isinstance(written, str) and _is_path(written):
+        return _read_file(_path_of(source.strip(), written.strip(), folder, field), render, field)
     if _is_path(source):
-        return _read_file(folder / Path(source.strip()).expanduser(), render, field)
+        raise JobError([Problem(path=field, text=_TEMPLATE.format(show(source)))])
     return _mapping(_parse(source), field), folder
 
 
@@ -123,6 +138,21 @@ def _complete(own: Any, given: Any) -> Any:
 
 def _is_path(text: str) -> bool:
     return "\n" not in text.strip() and text.strip().lower().endswith(JOB_FILES)
+
+
+def _path_of(source: str, written: str, folder: Path, field: str) -> Path:
+    """Return the path of a file; raises `JobError` if the result of a template leaves the folder that is written before it."""
+    if source == written:
+        return folder / Path(source).expanduser()
+    # The parts before the template are the same in both; a value can make the common beginning longer, but not shorter.
+    parts = Path(source).parts
+    same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], zip(parts, Path(written).parts, strict=False)))
+    within = Path(os.path.normpath(folder / Path(*parts[:same]).expanduser()))
+    path = Path(os.path.normpath(within.joinpath(*parts[same:])))
+    if path.is_relative_to(within):
+        return path
+    text = f"{show(source)} is not allowed as the result of a template; expected a file in the folder {within}"
+    raise JobError([Problem(path=field, text=text)])
 
 
 def _read_file(path: Path, render: Callable[[str], Any], field: str) -> tuple[dict[str, Any], Path]:

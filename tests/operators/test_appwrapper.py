@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rallypoint.job import JobError
 from rallypoint.operators import AppWrapperOperator, ElasticTrainingOperator
 from rallypoint.provider.errors import InvalidJob, OptionError
 from rallypoint.provider.manifest import Manifest
@@ -30,6 +31,19 @@ def operator(**arguments) -> AppWrapperOperator:
 
 def work(**arguments) -> Manifest:
     return operator(**arguments).build_work(context(FakeTask()))
+
+
+@pytest.mark.parametrize("field", ["settings", "manifest"])
+def test_a_template_may_not_name_a_file(tmp_path, field):
+    """Whoever triggers a DAG chooses parameters; the files of the worker are the author's."""
+    path = tmp_path / "evil.yaml"
+    path.write_text("kind: PyTorchJob")
+    op: Any = operator(**{field: "{{ params.x }}"})
+    now = context(FakeTask(), params={"x": str(path)})
+    op.render_template_fields(now)
+
+    with pytest.raises(JobError, match=f"{field}: '.*evil.yaml' is not allowed as the result of a template"):
+        op.build_work(now)
 
 
 @pytest.mark.parametrize(

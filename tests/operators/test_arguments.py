@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 from typing import Any
@@ -102,6 +103,36 @@ def test_templates_are_filled_in_and_arguments_are_never_taken_for_files(tmp_pat
     assert plan.args == ("--config", "manual__1.yaml")
     assert plan.env == {"RUN": "manual__1"}
     assert plan.workdir == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("job", "value", "says"),
+    [
+        pytest.param("{{ params.x }}", "other.yaml", "is not allowed as the result of a template", id="a file"),
+        pytest.param("jobs/{{ params.x }}.yaml", "../other", "expected a file in the folder .*/jobs", id="another folder"),
+        pytest.param("jobs/{{ params.x }}.yaml", "digits", "", id="a file of the folder"),
+        pytest.param("{{ params.x }}", "entrypoint: train.py", "", id="YAML text"),
+    ],
+)
+def test_parameters_do_not_choose_files_of_the_worker(tmp_path, job, value, says):
+    """A user who may trigger a DAG but not write one reads no file that the DAG does not name."""
+    (tmp_path / "jobs").mkdir()
+    for path in ("other.yaml", "jobs/digits.yaml"):
+        (tmp_path / path).write_text("entrypoint: train.py\n")
+
+    @dag(schedule=None)
+    def nightly():
+        return operator(FakeBackend(verdict=SUCCESS), entrypoint=None, job=job)
+
+    built = nightly()
+    built.fileloc = str(tmp_path / "dag.py")
+    op: Any = built.task_dict["train"]
+    now = context(FakeTask(), params={"x": value})
+    op.render_template_fields(now)
+    with pytest.raises(AirflowFailException, match=says) if says else contextlib.nullcontext():
+        op.execute(now)
+
+    assert len(op.fake.submitted) == (0 if says else 1)
 
 
 def test_a_mapped_task_has_a_job_for_each_of_its_instances():

@@ -18,7 +18,12 @@ def test_a_job_file_is_read_and_its_templates_are_filled_in(tmp_path):
     folder.mkdir()
     (folder / "digits.yaml").write_text("entrypoint: train.py\nargs: [--day, DAY]\n")
 
-    document, base = read_source("jobs/digits.yaml", folder=tmp_path, render=lambda text: text.replace("DAY", "monday"))
+    document, base = read_source(
+        "jobs/digits.yaml",
+        written="jobs/digits.yaml",
+        folder=tmp_path,
+        render=lambda text: text.replace("DAY", "monday"),
+    )
 
     assert document == {"entrypoint": "train.py", "args": ["--day", "monday"]}
     assert base == folder
@@ -35,14 +40,14 @@ def test_a_job_file_is_read_and_its_templates_are_filled_in(tmp_path):
 )
 def test_a_job_need_not_be_a_file(tmp_path, source, document):
     """A mapping or the text of one does as well; its paths start from the DAG's folder."""
-    assert read_source(source, folder=tmp_path, render=keep) == (document, tmp_path)
+    assert read_source(source, written=source, folder=tmp_path, render=keep) == (document, tmp_path)
 
 
 def test_a_native_template_may_give_a_mapping(tmp_path):
     """Where templates are rendered to native objects, a JSON file arrives as a mapping."""
     (tmp_path / "job.json").write_text('{"entrypoint": "train.py"}')
 
-    document, _ = read_source("job.json", folder=tmp_path, render=lambda text: {"entrypoint": "train.py"})
+    document, _ = read_source("job.json", written="job.json", folder=tmp_path, render=lambda text: {"entrypoint": "train.py"})
 
     assert document == {"entrypoint": "train.py"}
 
@@ -59,7 +64,54 @@ def test_a_native_template_may_give_a_mapping(tmp_path):
 def test_what_is_no_job_is_said_clearly(tmp_path, source, says):
     """Each wrong source gives one error with the place and what is allowed."""
     with pytest.raises(JobError, match=says):
-        read_source(source, folder=tmp_path, render=keep)
+        read_source(source, written=source, folder=tmp_path, render=keep)
+
+
+@pytest.mark.parametrize(
+    ("written", "source"),
+    [
+        pytest.param("jobs/{{ params.x }}.yaml", "jobs/a/digits.yaml", id="a folder below"),
+        pytest.param("{{ params.x }}.yaml", "jobs/a/digits.yaml", id="the folder of the DAG"),
+        pytest.param("jobs/a/{{ params.x }}/digits.yaml", "jobs/a/../a/digits.yaml", id="back again"),
+        pytest.param("{folder}/jobs/{{ params.x }}.yaml", "{folder}/jobs/a/digits.yaml", id="an absolute path in the DAG"),
+        pytest.param("../{name}/jobs/{{ params.x }}.yaml", "../{name}/jobs/a/digits.yaml", id="a path upwards in the DAG"),
+    ],
+)
+def test_a_template_may_complete_the_path_of_a_job_file(tmp_path, written, source):
+    """Within the folder that the author of the DAG has written before it."""
+    (tmp_path / "jobs/a").mkdir(parents=True)
+    (tmp_path / "jobs/a/digits.yaml").write_text("entrypoint: train.py\n")
+    written, source = (text.replace("{folder}", str(tmp_path)).replace("{name}", tmp_path.name) for text in (written, source))
+
+    document, base = read_source(source, written=written, folder=tmp_path, render=keep)
+
+    assert (document, base) == ({"entrypoint": "train.py"}, tmp_path / "jobs/a")
+
+
+@pytest.mark.parametrize(
+    ("written", "source"),
+    [
+        pytest.param("{{ params.x }}", "evil.yaml", id="the whole argument"),
+        pytest.param("{{ params.x }}", "/etc/evil.json", id="an absolute path"),
+        pytest.param("{# a file #} {{ params.x }}\n", "evil.yml\n", id="with spaces"),
+        pytest.param(None, "evil.yaml", id="a value of another task"),
+        pytest.param("jobs/{{ params.x }}.yaml", "jobs/../evil.yaml", id="the folder above"),
+        pytest.param("jobs/{{ params.x }}.yaml", "jobs/../jobs-else/evil.yaml", id="a folder with the same beginning"),
+        pytest.param("jobs{{ params.x }}.yaml", "jobs/../../evil.yaml", id="above the folder of the DAG"),
+        pytest.param("{{ params.x }}.yaml", "/etc/evil.yaml", id="another root"),
+        pytest.param("{{ params.x }}.yaml", "~/../../evil.yaml", id="a home folder"),
+        pytest.param("{{ params.x }}/a.yaml", "{{ params.x }}/../../a.yaml", id="a value that repeats the template"),
+    ],
+)
+def test_a_template_may_not_name_another_file(tmp_path, written, source):
+    """Whoever triggers a DAG chooses parameters; the files of the worker, and templates in them, are the author's."""
+    (tmp_path / "evil.yaml").write_text("entrypoint: evil.py\n")
+    (tmp_path / "jobs").mkdir()
+    (tmp_path / "jobs-else").mkdir()
+    (tmp_path / "jobs-else/evil.yaml").write_text("entrypoint: evil.py\n")
+
+    with pytest.raises(JobError, match=r"job: '.+' is not allowed as the result of a template; expected "):
+        read_source(source, written=written, folder=tmp_path, render=keep)
 
 
 def test_fields_override_and_complete(tmp_path):

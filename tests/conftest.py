@@ -14,8 +14,8 @@ import pytest
 from blockbuster import BlockBuster
 from hypothesis import HealthCheck, settings
 
-from rallypoint.agent.repeated_lines import RepeatedLines
 from rallypoint.wire import env
+from rallypoint.wire.repeated_lines import RepeatedLines
 from tests.leftovers import marked_with
 from tests.scale import sized
 from tests.waiting import eventually

@@ -16,13 +16,13 @@ from rallypoint.agent.coordinator.namespaced import Namespaced
 from rallypoint.agent.descriptors import raise_limit
 from rallypoint.agent.errors import ConfigError, LostContactError, OrphanedError, StaleError, UsageError
 from rallypoint.agent.flags import add_run_flags
-from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
 from rallypoint.usage import UsageParser
 from rallypoint.version import __version__
 from rallypoint.wire.bounds import read_seconds
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
+from rallypoint.wire.repeated_lines import limit_repeated_lines
 
 __all__ = ["build_parser", "main", "uncollected"]
 

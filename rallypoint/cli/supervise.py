@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.stderr import unstalled
 from rallypoint.cli.lookup import find
 from rallypoint.cli.options import Commands, Where, add_job_command, spell_command
@@ -19,6 +18,7 @@ from rallypoint.cli.services import Services
 from rallypoint.report.endings import failure_story, success_line
 from rallypoint.report.story import story_of
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.repeated_lines import limit_repeated_lines
 
 if TYPE_CHECKING:
     from rallypoint.backends.turns import Snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -311,7 +312,8 @@ except UnreachableError as error:
         **{env.ROLES_SECRET_FILE: str(wrong)},
     )
     assert "before it proved that it has the secret of the job" in caller.finish()
-    line(server, "authentication failed: the caller does not have the secret of this job")
+    refused = "authentication failed: the caller does not have the secret of this job"
+    line(server, refused)
 
     port = json.loads((job.folder / "directory" / "rollout.0.json").read_text())["port"]
     silent = [socket.create_connection(("127.0.0.1", port)) for _ in range(300)]
@@ -323,9 +325,40 @@ except UnreachableError as error:
                 while True:
                     noisy.sendall(b"\xff" * 1000)
         call(job, 'assert group.call_rank0("add", 1) == 1').finish()
+        assert sum(_ended(one) for one in silent) >= 300 - 128  # half of the places are for other addresses
+        for _ in range(50):
+            _prove_wrong(port)
+        call(job, 'assert group.call_rank0("add", 1) == 1').finish()
     finally:
         for one in silent:
             one.close()
+    server.signal(signal.SIGTERM)
+    text = server.finish()
+    assert text.count(refused) < 20
+    assert re.search(r"repeated \d+ times in \d+ s, last: closed a connection from 127", text)
+
+
+def _ended(sock: socket.socket) -> bool:
+    """Return whether the other side has closed a connection; it may have sent its greeting before."""
+    sock.setblocking(False)
+    try:
+        while sock.recv(1000):
+            pass
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _prove_wrong(port: int) -> None:
+    """Connect, and send an answer that proves nothing."""
+    with socket.create_connection(("127.0.0.1", port)) as sock:
+        sock.recv(frames.GREETING_SIZE)
+        sock.sendall(bytes(frames.ANSWER_SIZE))
+        with contextlib.suppress(OSError):
+            while sock.recv(1000):
+                pass
 
 
 @pytest.mark.extended

@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.repeated_lines import BURST
 from rallypoint.agent.stderr import ROOM
 from rallypoint.agent.transport.http_client import HttpExchange
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import AgentReport, AgentState, Refusal
+from rallypoint.wire.repeated_lines import BURST
 from tests.live.agent_processes import agents, said
 from tests.waiting import PATIENCE, eventually
 

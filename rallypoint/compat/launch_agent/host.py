@@ -25,7 +25,6 @@ from rallypoint.agent.errors import ConfigError, UsageError
 from rallypoint.agent.meeting_place import ATTEMPT
 from rallypoint.agent.node.agent import Ending
 from rallypoint.agent.options import RunOptions
-from rallypoint.agent.repeated_lines import limit_repeated_lines
 from rallypoint.agent.run import take_part
 from rallypoint.agent.stderr import unstalled
 from rallypoint.agent.transport.http_client import speaks_rallypoint
@@ -33,6 +32,7 @@ from rallypoint.compat.launch_agent.settle import EtcdPlace
 from rallypoint.wire.endpoint import Endpoint, split_address
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit
+from rallypoint.wire.repeated_lines import limit_repeated_lines
 
 __all__ = ["ENDING", "ORDERS", "EtcdAgreement", "Left", "Orders", "main"]
 

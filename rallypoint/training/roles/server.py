@@ -20,12 +20,14 @@ from rallypoint.training.roles.transport import Channel, accept
 from rallypoint.training.roles.values import Buffer, decode, encode
 from rallypoint.wire.connections import Connections, Limits, peer_of
 from rallypoint.wire.printable import printable
+from rallypoint.wire.repeated_lines import limit_logger
 
 __all__ = ["PING", "Caller", "Operation", "Outcome", "Server"]
 
 log = logging.getLogger("rallypoint.roles")
 
-#: Authenticated connections, and those that have not proven the secret.
+#: Authenticated connections, and those that have not proven the secret, each with a thread. One thread for all of them would
+#: be slower: beside a busy script, each operation of a socket waits for the interpreter, and several threads wait at once.
 _MOST, _STRANGERS = 1024, 256
 
 #: Seconds without a byte within a message, and in which a result must be taken.
@@ -68,13 +70,14 @@ class Server:
 
     def __init__(self, settings: Settings, methods: Mapping[str, Method], operations: Mapping[str, Operation]) -> None:
         self._settings, self._methods, self._operations = settings, methods, operations
-        limits = Limits(most=_MOST + _STRANGERS, strangers=_STRANGERS, per_peer=_STRANGERS, patience=None)
+        limits = Limits(most=_MOST + _STRANGERS, strangers=_STRANGERS, per_peer=_STRANGERS // 2, patience=None)
         self._open: Connections[socket.socket] = Connections(limits)
         self._lock, self._one_call = threading.Lock(), threading.Lock()
         self._listener: socket.socket | None = None
 
     def start(self) -> int:
         """Listen on a free port and return it; raises `OSError`."""
+        limit_logger(log)
         host = self._settings.host
         local = host in {"127.0.0.1", "::1", "localhost"}
         family = socket.AF_INET6 if ":" in host else socket.AF_INET

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rallypoint.agent.repeated_lines import BURST, KEPT, REFILL, SAME, WINDOW, Counts, RepeatedLines
+from rallypoint.wire.repeated_lines import BURST, KEPT, REFILL, SAME, WINDOW, Counts, RepeatedLines
 
 KEY = ("rallypoint.port", logging.ERROR, "connection of %s refused")
 
@@ -135,7 +135,7 @@ def test_memory_is_bounded() -> None:
 
 PROGRAM = """
 import logging, sys
-from rallypoint.agent.repeated_lines import limit_repeated_lines
+from rallypoint.wire.repeated_lines import limit_repeated_lines
 logging.basicConfig(stream=sys.stderr, level="INFO", format="%(name)s: %(message)s")
 limit_repeated_lines(); limit_repeated_lines()
 for _ in range(100):

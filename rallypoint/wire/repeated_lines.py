@@ -6,7 +6,7 @@ counted, and reported in one line at most `WINDOW` seconds later, and at the end
 
     repeated 4210 times in 10 s, last: no connection can be accepted: Too many open files
 
-`Counts` is the pure part; `RepeatedLines` is a filter for the handlers of the root logger.
+`Counts` is the pure part; `RepeatedLines` is a filter for the handlers of the root logger, or for one logger.
 """
 
 from __future__ import annotations
@@ -19,7 +19,18 @@ from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-__all__ = ["BURST", "KEPT", "REFILL", "SAME", "WINDOW", "Counts", "RepeatedLines", "Summary", "limit_repeated_lines"]
+__all__ = [
+    "BURST",
+    "KEPT",
+    "REFILL",
+    "SAME",
+    "WINDOW",
+    "Counts",
+    "RepeatedLines",
+    "Summary",
+    "limit_logger",
+    "limit_repeated_lines",
+]
 
 #: Number of lines of one format that are written at once, and seconds until one more is written.
 BURST, REFILL = 100, 2.0
@@ -191,7 +202,16 @@ class RepeatedLines(logging.Filter):
 def limit_repeated_lines() -> None:
     """Add the filter to every handler of the root logger. Call this once per process, after the handlers are set up."""
     for handler in logging.getLogger().handlers:
-        if not any(isinstance(one, RepeatedLines) for one in handler.filters):
-            repeated = RepeatedLines(handler.handle)
-            handler.addFilter(repeated)
-            atexit.register(repeated.flush)
+        _limit(handler)
+
+
+def limit_logger(logger: logging.Logger) -> None:
+    """Add the filter to one logger, in a process whose handlers belong to a script; ignored the second time."""
+    _limit(logger)
+
+
+def _limit(writer: logging.Handler | logging.Logger) -> None:
+    if not any(isinstance(one, RepeatedLines) for one in writer.filters):
+        repeated = RepeatedLines(writer.handle)
+        writer.addFilter(repeated)
+        atexit.register(repeated.flush)

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rallypoint.wire import sanitize
+from rallypoint.wire.bounds import has_more_values
+
 __all__ = ["SERVICE_ACCOUNT", "LimitError", "Refusal", "invalid_part", "json_object", "read_body", "read_refusal"]
 
 #: The folder in which Kubernetes mounts the credentials of a pod.
@@ -16,6 +19,9 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _PART = r"[A-Za-z0-9][A-Za-z0-9._:-]*"
 _PATH = re.compile(rf"(?:/{_PART})+/?", re.ASCII)
 _VALID = re.compile(_PART, re.ASCII)
+
+#: JSON values of an error response with a `Status` object.
+_STATUS_VALUES = 1 << 14
 
 #: Bytes of an error response without a `Status` object that an error shows.
 _SHOWN = 300
@@ -61,9 +67,12 @@ async def read_body(response: Response, limit: int) -> bytes:
 
 
 def read_refusal(body: bytes) -> Refusal:
-    """Return the content of an error response: of its `Status` object, or the beginning of any other text."""
+    """Return the content of an error response: of its `Status` object, or the beginning of any other text.
+
+    A `Status` has few values. A body with more comes from another server, such as a script in a pod, and is not parsed.
+    """
     try:
-        found = json.loads(body)
+        found = None if has_more_values(body, _STATUS_VALUES) else json.loads(body)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
@@ -74,8 +83,8 @@ def read_refusal(body: bytes) -> Refusal:
 def json_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in a body; raises `ValueError` for anything else."""
     try:
-        found = json.loads(body)
-    except (ValueError, RecursionError) as error:
+        found = sanitize.parse(body)
+    except ValueError as error:
         raise ValueError(f"the response of the API server is not valid JSON: {body[:100]!r}") from error
     if not isinstance(found, dict):
         raise ValueError(f"the response of the API server is not a JSON object: {body[:100]!r}")  # noqa: TRY004  the server's mistake

@@ -10,7 +10,19 @@ larger limits, which its class declares (`limits`). A float has limits only if i
 
 from __future__ import annotations
 
-__all__ = ["BUDGET", "COUNT", "LARGEST", "PID", "TIME", "VALUES", "WHOLE", "excess", "read_count", "read_seconds"]
+__all__ = [
+    "BUDGET",
+    "COUNT",
+    "LARGEST",
+    "PID",
+    "TIME",
+    "VALUES",
+    "WHOLE",
+    "excess",
+    "has_more_values",
+    "read_count",
+    "read_seconds",
+]
 
 #: Bytes of the largest JSON text of a job that is read whole: a status of 16,384 ranks has a third of it.
 LARGEST = 8 << 20
@@ -27,6 +39,9 @@ WHOLE = (-(1 << 63), (1 << 64) - 1)
 #: Seconds since the epoch, as a float: no NaN and no infinity, which cannot be compared or rounded.
 TIME = (-(1 << 40), 1 << 40)
 
+#: Bytes that one call searches.
+_PART = 1 << 20
+
 #: Digits of the largest of these.
 _DIGITS = len(str(WHOLE[1]))
 
@@ -38,9 +53,19 @@ def excess(text: bytes) -> str:
     """Return the limit that a JSON text exceeds, such as `8388608 bytes`; "" if it is within the limits."""
     if len(text) > LARGEST:
         return f"{LARGEST} bytes"
-    if sum(map(text.count, (b",", b"[", b"{"))) > VALUES:
+    if has_more_values(text, VALUES):
         return f"{VALUES} JSON values"
     return ""
+
+
+def has_more_values(text: bytes, most: int) -> bool:
+    """Return whether a JSON text may have more than `most` values. Other threads run while a long text is searched."""
+    found = 0
+    for begin in range(0, len(text), _PART):
+        found += sum(text.count(mark, begin, begin + _PART) for mark in (b",", b"[", b"{"))
+        if found > most:
+            return True
+    return False
 
 
 def read_count(text: str, most: int = COUNT[1]) -> int | None:

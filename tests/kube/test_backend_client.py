@@ -14,6 +14,7 @@ from rallypoint.backends.kubernetes.client import KubeApi, whole_lines
 from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, refusal
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.watch import Target, pages
+from tests.waiting import PATIENCE
 
 pytestmark = [pytest.mark.live, pytest.mark.may_block("the official client is imported, and kubeconfigs are read")]
 
@@ -179,8 +180,61 @@ async def test_a_page_that_is_too_large_is_requested_in_smaller_ones():
     found = [page async for page in pages(Server(), Target(path="/api/v1/pods"))]  # type: ignore[arg-type]
 
     assert [item["metadata"]["name"] for page in found for item in page.items] == [str(name) for name in range(20)]
-    assert [page.version for page in found] == ["", "", "7"]
-    assert sizes == [500, 62, 7, 7, 7]
+    assert [page.version for page in found] == [*[""] * 19, "7"]
+    assert sizes == [500, 62, 7, *[1] * 20]
+
+
+class _Values:
+    """A server with objects of many values."""
+
+    def __init__(self, objects, values):
+        item = {"metadata": {"name": "x"}, "data": {f"{number:x}": "" for number in range(values)}}
+        self._item = json.dumps(item, separators=(",", ":")).encode()
+        self._objects, self.sizes = objects, []
+
+    async def request(self, method, path, *, query):
+        self.sizes.append(int(query["limit"]))
+        begin = int(query.get("continue", 0))
+        end = min(begin + self.sizes[-1], self._objects)
+        more = b',"continue":"%d"' % end if end < self._objects else b""
+        items = b",".join([self._item] * (end - begin))
+        return b'{"metadata":{"resourceVersion":"7"' + more + b'},"items":[' + items + b"]}"
+
+
+async def test_a_page_of_many_values_does_not_stop_the_event_loop():
+    """A user of the namespace can create ConfigMaps with 100,000 keys each; other triggers go on while they are read."""
+    server, stops = _Values(6, 100_000), [0.0]
+
+    async def tick():
+        clock = asyncio.get_running_loop().time
+        last = clock()
+        while True:
+            await asyncio.sleep(0)
+            last, before = clock(), last
+            stops.append(last - before)
+
+    ticking = asyncio.create_task(tick())
+    found = [len(page.items) async for page in pages(server, Target(path="/api/v1/configmaps"))]  # type: ignore[arg-type]
+    ticking.cancel()
+
+    assert (sum(found), server.sizes[:2], server.sizes[-1]) == (6, [500, 62], 1)
+    assert max(stops) < 0.05 * PATIENCE
+
+
+async def test_an_object_may_have_more_values_than_a_page():
+    """One object of 1.5 MiB may have a million; its list is still read."""
+    server = _Values(2, 600_000)
+
+    found = [page async for page in pages(server, Target(path="/api/v1/configmaps"))]  # type: ignore[arg-type]
+
+    assert [len(page.items[0]["data"]) for page in found] == [600_000, 600_000]
+
+
+async def test_a_long_error_response_is_not_parsed():
+    """A script in a pod can answer with megabytes of JSON; the beginning of the text is shown."""
+    error = refusal("GET /proxy", 500, b'{"message": "why", "x": [' + b"[]," * 100_000 + b"[]]}")
+
+    assert error.said.startswith('{"message": "why"')
 
 
 async def test_a_list_without_an_end_is_refused():

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
+import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.kubernetes.client import cut_blocks, lines_of
+from rallypoint.backends.kubernetes.client import cut_blocks, lines_of, whole_lines
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.watching.follow import LogReader
 from rallypoint.backends.kubernetes.watching.logs import Listener, Places, parse_cursor
 from rallypoint.wire.podlog import front
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from rallypoint.backends.kubernetes.names import JobRef
@@ -188,6 +190,22 @@ async def test_a_followed_log_is_parsed_in_a_thread():
         sys.setprofile(None)
 
     assert (lines, len(heard)) == (["long", "short"], 1)
+
+
+@pytest.mark.parametrize("cut", [cut_blocks, lambda chunks: whole_lines(chunks, "/x")], ids=["a log", "a watch"])
+async def test_a_long_line_in_small_chunks_takes_linear_time(cut):
+    """A server may send a few bytes at a time; copying the line for each of them took minutes."""
+
+    async def chunks():
+        for _ in range(1 << 17):
+            yield b"1234567"
+        yield b"\nnext\n"
+
+    began = time.process_time()
+    found = b"".join([block async for block in cut(chunks())])
+
+    assert found == b"1234567" * (1 << 17) + b"\nnext\n"
+    assert time.process_time() - began < 0.5 * PATIENCE
 
 
 async def test_of_a_line_of_megabytes_only_the_beginning_is_read():

@@ -21,6 +21,7 @@ from rallypoint.kube.http import SERVICE_ACCOUNT, LimitError, invalid_part, json
 from rallypoint.wire import env
 from rallypoint.wire.bounds import read_count
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.sanitize import LONG
 
 __all__ = ["ApiError", "KubeApi", "config_map_path", "lease_path"]
 
@@ -132,7 +133,7 @@ class KubeApi:
                 retry_after=float(read_count(after) or 0),
             )
         try:
-            return json_object(answer)
+            return json_object(answer) if len(answer) < LONG else await asyncio.to_thread(json_object, answer)
         except ValueError as error:
             raise ApiError(f"{where}: {error}") from error
 

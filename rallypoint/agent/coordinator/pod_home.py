@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import logging
 import os
 import time
@@ -23,7 +22,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_json
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import SupervisorDoor
-from rallypoint.wire import codec
+from rallypoint.wire import codec, sanitize
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import COORDINATOR_PORT, grpc_port
@@ -229,7 +228,7 @@ class LeaseHeartbeat:
 
     async def _look_for_holder(self) -> None:
         found = await self._api.get(config_map_path(self._record))
-        lease = _lease_of((found.get("data") or {}).get(RECORD_KEY), self._record.namespace)
+        lease = await asyncio.to_thread(_lease_of, (found.get("data") or {}).get(RECORD_KEY), self._record.namespace)
         if lease != self._lease:
             self._lease = lease
             # Somebody has just written himself into the record.
@@ -250,7 +249,7 @@ class LeaseHeartbeat:
 def _lease_of(text: Any, namespace: str) -> Namespaced | None:
     """Return the Lease that a record's holder names, None where it names none."""
     try:
-        holder = json.loads(text)["holder"]
+        holder = sanitize.parse(text)["holder"]
         return Namespaced.parse(holder["heartbeat"], namespace=namespace)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

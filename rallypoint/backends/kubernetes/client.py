@@ -23,9 +23,10 @@ import aiohttp
 from rallypoint.backends.kubernetes.access import Access, load_configuration
 from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, UnreachableError, refusal
 from rallypoint.kube.http import LimitError, invalid_part, json_object, read_body
-from rallypoint.wire.bounds import LARGEST, VALUES
+from rallypoint.wire.bounds import LARGEST, VALUES, has_more_values
+from rallypoint.wire.sanitize import LONG
 
-__all__ = ["JSON_PATCH", "MERGE_PATCH", "Api", "KubeApi", "cut_blocks", "lines_of", "parse", "whole_lines"]
+__all__ = ["JSON_PATCH", "MERGE_PATCH", "PAGE_VALUES", "Api", "KubeApi", "cut_blocks", "lines_of", "parse", "whole_lines"]
 
 MERGE_PATCH = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
@@ -52,8 +53,9 @@ _LARGEST_ANSWER, _LARGEST_LOG, _LONGEST_LINE = 64 << 20, 256 << 20, 1 << 20
 #: Bytes of the longest event of a watch. An object has up to 1.5 MiB, and JSON may need six bytes for one character.
 _LONGEST_EVENT = 16 << 20
 
-#: Values in such an answer: a page of a list may have more than a text of one job, and one object of 1.5 MiB always has fewer.
-_VALUES = 32 * VALUES
+#: Values in such an answer: one object of 1.5 MiB always has fewer; and in a page of a list with several objects: Python frees
+#: all of them at once, for which other threads wait.
+_VALUES, PAGE_VALUES = 32 * VALUES, 4 * VALUES
 
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
@@ -258,19 +260,23 @@ async def cut_blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     A program in a pod may write megabytes without a line end, for example a progress bar. Only the last block may end without
     one.
     """
-    rest, cut = b"", False
+    rest, cut = bytearray(), False  # of the last line; a chunk may have only a few bytes of it
     async for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\n")
-        block = [line[:_LONGEST_LINE] for line in lines[int(cut) :]]
-        cut = cut and not lines
-        if len(rest) > _LONGEST_LINE:
+        block: list[bytes | bytearray] = []
+        *lines, last = chunk.split(b"\n")
+        for line in lines:
             if not cut:
-                block.append(rest[:_LONGEST_LINE])
-            rest, cut = b"", True
+                block.append((rest + line if rest else line)[:_LONGEST_LINE])
+            rest, cut = bytearray(), False
+        if not cut:
+            rest += last
+        if len(rest) > _LONGEST_LINE:
+            block.append(rest[:_LONGEST_LINE])
+            rest, cut = bytearray(), True
         if block:
             yield b"\n".join((*block, b""))
-    if rest and not cut:
-        yield rest
+    if rest:
+        yield bytes(rest)
 
 
 def lines_of(block: bytes) -> list[bytes]:
@@ -284,18 +290,17 @@ async def whole_lines(chunks: AsyncIterable[bytes], path: str) -> AsyncIterator[
 
     Raises `TooLargeError` for a longer line than an API server sends.
     """
-    rest, size = [b""], 0
+    rest = bytearray()
     async for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        rest.append(first)
-        for line in others:
-            yield b"".join(rest) + b"\n"
-            rest, size = [line], 0
-        size += len(rest[-1])
-        if size > _LONGEST_EVENT:
+        *lines, last = chunk.split(b"\n")
+        for line in lines:
+            yield bytes(rest) + line + b"\n"
+            rest = bytearray()
+        rest += last
+        if len(rest) > _LONGEST_EVENT:
             raise TooLargeError(f"GET {path}", status=502, said=f"an event of the watch has more than {_LONGEST_EVENT} bytes")
-    if left := b"".join(rest):
-        yield left
+    if rest:
+        yield bytes(rest)
 
 
 class _WithoutRedirects:
@@ -325,13 +330,18 @@ async def _content(answer: aiohttp.ClientResponse, path: str) -> bytes:
         raise TooLargeError(path, status=502, said=str(error)) from None
 
 
-def parse(data: bytes, what: str) -> dict[str, Any]:
+async def parse(data: bytes, what: str, *, values: int = _VALUES) -> dict[str, Any]:
     """Return an answer's JSON; raises `ApiError` where something between us and the server answered in its place.
 
-    Raises `TooLargeError` for more values than a page of a list can need: their size in memory is many times that of the text.
+    Raises `TooLargeError` for more `values` than an object can have: their size in memory is many times that of the text. The
+    event loop runs while a long answer is read.
     """
-    if sum(map(data.count, (b",", b"[", b"{"))) > _VALUES:
-        raise TooLargeError(what, status=502, said=f"the response of the API server has more than {_VALUES} JSON values")
+    return _parse(data, what, values) if len(data) < LONG else await asyncio.to_thread(_parse, data, what, values)
+
+
+def _parse(data: bytes, what: str, values: int) -> dict[str, Any]:
+    if has_more_values(data, values):
+        raise TooLargeError(what, status=502, said=f"the response of the API server has more than {values} JSON values")
     try:
         return json_object(data)
     except ValueError as error:

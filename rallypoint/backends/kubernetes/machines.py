@@ -138,7 +138,7 @@ class Machines:
         path = f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}"
         now = asyncio.get_running_loop().time()
         try:
-            found = parse(await self._cluster.api.request("GET", path), f"GET {path}")
+            found = await parse(await self._cluster.api.request("GET", path), f"GET {path}")
         except ApiError as error:
             if error.status == 403:
                 self._refused, reason = True, error.said

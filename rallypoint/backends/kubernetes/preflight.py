@@ -94,7 +94,7 @@ async def _allowed(cluster: Cluster, grant: Grant, verb: str) -> bool:
         wanted["subresource"] = part
     body = {"apiVersion": _REVIEW, "kind": "SelfSubjectAccessReview", "spec": {"resourceAttributes": wanted}}
     path = f"/apis/{_REVIEW}/selfsubjectaccessreviews"
-    answer: Any = parse(await cluster.api.request("POST", path, body=body), f"POST {path}")
+    answer: Any = await parse(await cluster.api.request("POST", path, body=body), f"POST {path}")
     return bool((answer.get("status") or {}).get("allowed"))
 
 
@@ -103,7 +103,7 @@ async def _of_kind(cluster: Cluster, kind: Kind) -> str:
     wrapping = WRAPPING[kind]
     jobs = f"required only for jobs of kind {kind.value}"
     try:
-        told = parse(await cluster.api.request("GET", f"/apis/{wrapping.version}"), f"GET /apis/{wrapping.version}")
+        told = await parse(await cluster.api.request("GET", f"/apis/{wrapping.version}"), f"GET /apis/{wrapping.version}")
     except ApiError as error:
         if error.status != 404:
             return f"{wrapping.kind}: cannot check whether {wrapping.installed_by} is installed ({error.said})"

@@ -22,6 +22,7 @@ from rallypoint.backends.ray.access import LEDGER, Access, read_runtime_env, tls
 from rallypoint.backends.ray.working_dir import local_folder, package
 from rallypoint.kube.http import LimitError, read_body
 from rallypoint.wire import sanitize
+from rallypoint.wire.bounds import has_more_values
 
 __all__ = ["Cluster", "NoLedgerError"]
 
@@ -328,7 +329,7 @@ async def read_answer(answer: aiohttp.ClientResponse, limit: int) -> bytes:
 
 def parse_answer(content: bytes) -> Any:
     """Return the JSON value of an answer; raises `LimitError` and `ValueError`."""
-    if sum(map(content.count, (b",", b"[", b"{"))) > _VALUES:
+    if has_more_values(content, _VALUES):
         raise LimitError(f"the HTTP response has more than {_VALUES} JSON values")
     return sanitize.parse(content)
 

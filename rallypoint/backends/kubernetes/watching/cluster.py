@@ -155,7 +155,7 @@ class Cluster:
         """Return an object as it is now, or None when there is none of this name."""
         path = self.path(kind, name)
         try:
-            found: dict[str, Any] = parse(await self.api.request("GET", path), f"GET {path}")
+            found: dict[str, Any] = await parse(await self.api.request("GET", path), f"GET {path}")
         except ApiError as error:
             if error.status == 404:
                 return None
@@ -172,13 +172,15 @@ class Cluster:
         """Create an object and return it as it is; with `dry_run` only ask whether it could be."""
         path = self.path(kind)
         query = {"dryRun": "All"} if dry_run else None
-        created: dict[str, Any] = parse(await self.api.request("POST", path, query=query, body=dict(manifest)), f"POST {path}")
+        created: dict[str, Any] = await parse(
+            await self.api.request("POST", path, query=query, body=dict(manifest)), f"POST {path}"
+        )
         return created
 
     async def patch(self, kind: str, name: str, change: Any, how: str) -> dict[str, Any]:
         """Change an object and return it as it is."""
         path = self.path(kind, name)
-        changed: dict[str, Any] = parse(await self.api.request("PATCH", path, body=change, kind=how), f"PATCH {path}")
+        changed: dict[str, Any] = await parse(await self.api.request("PATCH", path, body=change, kind=how), f"PATCH {path}")
         return changed
 
     async def delete(self, kind: str, name: str, *, uid: str = "", version: str = "", grace: int | None = None) -> None:
@@ -190,7 +192,7 @@ class Cluster:
             body["gracePeriodSeconds"] = grace
         path = self.path(kind, name)
         try:
-            told = parse(await self.api.request("DELETE", path, body=body), f"DELETE {path}")
+            told = await parse(await self.api.request("DELETE", path, body=body), f"DELETE {path}")
         except ApiError as error:
             if error.status != 404:
                 raise

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.kubernetes.client import parse
+from rallypoint.backends.kubernetes.client import PAGE_VALUES, parse
 from rallypoint.backends.kubernetes.exclusion import left_hosts, returned
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
@@ -67,7 +67,8 @@ class Troubles:
         path = self._cluster.path("events")
         query = {"fieldSelector": f"involvedObject.uid={pod.uid}", "limit": "100"}
         try:
-            found = parse(await self._cluster.api.request("GET", path, query=query), f"GET {path}")
+            data = await self._cluster.api.request("GET", path, query=query)
+            found = await parse(data, f"GET {path}", values=PAGE_VALUES)
         except BackendError:
             found = {}
         self._known[pod.uid] = (now, trouble_in(found.get("items") or ()))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.kubernetes.client import Api, parse
+from rallypoint.backends.kubernetes.client import PAGE_VALUES, Api, parse
 from rallypoint.backends.kubernetes.errors import ApiError, GoneError, TooLargeError
 
 __all__ = ["Page", "Shelves", "Target", "Watch", "pages"]
@@ -36,8 +36,8 @@ _LONG_PAUSE = 300.0
 #: A stream that lasted so many seconds worked, even if nothing happened meanwhile.
 _WORTH = 0.5
 
-#: Objects of one page of a list, and bytes of a text that is read in a thread.
-_PAGE, _LARGE = 500, 1 << 20
+#: Objects of one page of a list.
+_PAGE = 500
 
 #: Objects and bytes of a whole list. A job has at most 16,384 nodes, and the JSON of a pod has about 8 KB.
 _MOST_OBJECTS, _MOST_BYTES = 200_000, 512 << 20
@@ -190,7 +190,7 @@ class Watch:
         async with self._api.stream(self._target.path, query=query, silence=_SILENCE) as lines:
             self._connected = True
             async for line in _whole(lines):
-                self._take(await _parsed(line, f"watch {self._target.path}"))
+                self._take(await parse(line, f"watch {self._target.path}"))
                 heard = True
         return heard or clock() - begun > _WORTH
 
@@ -225,7 +225,7 @@ async def pages(api: Api, target: Target) -> AsyncIterator[Page]:
     while True:
         try:
             data = await api.request("GET", target.path, query={**query, "limit": str(size)})
-            page = await _parsed(data, what)
+            page = await (parse(data, what) if size == 1 else parse(data, what, values=PAGE_VALUES))
         except TooLargeError:
             if size == 1:
                 raise
@@ -241,8 +241,3 @@ async def pages(api: Api, target: Target) -> AsyncIterator[Page]:
         if not more:
             return
         query["continue"] = more
-
-
-async def _parsed(data: bytes, what: str) -> dict[str, Any]:
-    # The text may be large, and reading JSON holds the event loop.
-    return parse(data, what) if len(data) < _LARGE else await asyncio.to_thread(parse, data, what)

@@ -115,7 +115,7 @@ class Wrappers:
     async def _look(self, name: str) -> Wrapper | None:
         path = self._path(name)
         try:
-            found = parse(await self._cluster.api.request("GET", path), f"GET {path}")
+            found = await parse(await self._cluster.api.request("GET", path), f"GET {path}")
         except ApiError as error:
             if error.status != 404:
                 raise
@@ -128,7 +128,7 @@ class Wrappers:
     async def create(self, manifest: Mapping[str, Any], *, dry_run: bool = False) -> None:
         """Create a wrapper, or only ask whether it could be."""
         path, query = self._path(), {"dryRun": "All"} if dry_run else None
-        made = parse(await self._cluster.api.request("POST", path, query=query, body=dict(manifest)), f"POST {path}")
+        made = await parse(await self._cluster.api.request("POST", path, query=query, body=dict(manifest)), f"POST {path}")
         if not dry_run:
             self._shelf.put(made)
 
@@ -136,7 +136,7 @@ class Wrappers:
         """Merge a change into a wrapper."""
         path = self._path(name)
         data = await self._cluster.api.request("PATCH", path, body=dict(change), kind=MERGE_PATCH)
-        self._shelf.put(parse(data, f"PATCH {path}"))
+        self._shelf.put(await parse(data, f"PATCH {path}"))
 
     async def delete(self, wrapper: Wrapper, *, force: bool = False) -> None:
         """Ask for the end of just this wrapper and of all that is its; one that is gone is fine."""

@@ -17,6 +17,7 @@ from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.logs import read_tail
 from rallypoint.backends.kubernetes.watching.views import PodView, Terminated
+from rallypoint.backends.kubernetes.watching.watch import Target, pages
 from rallypoint.backends.kubernetes.wrapped import rays, seen
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS, WRAPPING, has_secret
 from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked
@@ -52,21 +53,22 @@ async def activate(cluster: Cluster, uid: str, *, active: bool) -> bool:
     if not version:
         return False
     root = f"/apis/{version}/namespaces/{cluster.namespace}/workloads"
-    found = parse(await cluster.api.request("GET", root, query={"labelSelector": f"{_OF}={uid}"}), f"GET {root}")
-    items = found.get("items") or []
-    for workload in items:
-        # Nothing said means active.
-        if (workload.get("spec") or {}).get("active", True) is not active:
-            path = f"{root}/{workload['metadata']['name']}"
-            await cluster.api.request("PATCH", path, body={"spec": {"active": active}}, kind=MERGE_PATCH)
-    return bool(items)
+    found = False
+    async for page in pages(cluster.api, Target(path=root, selector=f"{_OF}={uid}")):
+        for workload in page.items:
+            found = True
+            # Nothing said means active.
+            if (workload.get("spec") or {}).get("active", True) is not active:
+                path = f"{root}/{workload['metadata']['name']}"
+                await cluster.api.request("PATCH", path, body={"spec": {"active": active}}, kind=MERGE_PATCH)
+    return found
 
 
 async def _version(cluster: Cluster) -> str:
     """Return the version in which the server has Kueue's objects (`kueue.x-k8s.io/v1beta1`), "" for none."""
     path = f"/apis/{_GROUP}"
     try:
-        told = parse(await cluster.api.request("GET", path), f"GET {path}")
+        told = await parse(await cluster.api.request("GET", path), f"GET {path}")
     except ApiError as error:
         if error.status == 404:
             return ""

@@ -60,7 +60,7 @@ async def _path(cluster: Cluster, manifest: Mapping[str, Any]) -> str:
     known = KINDS.get((version, kind))
     path = f"/apis/{version}" if "/" in version else f"/api/{version}"
     try:
-        told = parse(await cluster.api.request("GET", path), f"GET {path}")
+        told = await parse(await cluster.api.request("GET", path), f"GET {path}")
     except ApiError as error:
         if error.status != 404:
             raise

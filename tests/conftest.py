@@ -75,7 +75,7 @@ LEAVE = 5.0
 settings.register_profile(
     "rallypoint",
     deadline=None,
-    max_examples=sized(100, 50),
+    max_examples=sized(100, 25),
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )

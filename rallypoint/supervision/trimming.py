@@ -93,7 +93,8 @@ def _bytes(text: str) -> int:
 
 def cut(text: str, most: int) -> str:
     """Return the text within `most` bytes of JSON, `MARK` at its end if something is missing."""
-    if len(text) * _WORST <= most or _bytes(text) <= most:
+    # A character has at least one byte, so no more of a text than fits is ever encoded: it may have megabytes.
+    if len(text) * _WORST <= most or (len(text) <= most and _bytes(text) <= most):
         return text
     room, low, high = most - _bytes(MARK), 0, min(len(text), most)
     while low < high:
@@ -108,7 +109,7 @@ def last_lines(lines: tuple[str, ...], most: int) -> tuple[str, ...]:
         return lines
     used = 0
     for place in range(len(lines) - 1, -1, -1):
-        used += _bytes(lines[place]) + 4
+        used += _bytes(lines[place][: most + 1]) + 4
         if used > most:
             return lines[place + 1 :] or (cut(lines[-1], most - 4),)
     return lines

@@ -146,6 +146,7 @@ def test_a_node_whose_container_failed_is_not_counted() -> None:
     assert world(rendezvous.tick(state, 2 * LAST_CALL + 1)) == [0, 1]
 
 
+@pytest.mark.extended
 def test_of_a_thousand_nodes_nine_hundred_leave() -> None:
     """A hundred are left, those that did not leave."""
     state = leave(join(new(1000, 1001), range(1000)), range(900))

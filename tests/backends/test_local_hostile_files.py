@@ -470,6 +470,7 @@ def test_a_text_that_is_no_path_of_a_cgroup_is_none(text):
     assert proc.marked(text) == []
 
 
+@pytest.mark.extended
 def test_of_rounds_without_number_a_reader_looks_at_some(tmp_path):
     """A script links any number of rounds to one folder; the tab and triggers read logs again and again."""
     folder = JobFolder(path=tmp_path / "jobs" / "job")

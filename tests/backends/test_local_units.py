@@ -66,6 +66,7 @@ def test_folders_of_lives_are_no_links(tmp_path: Path) -> None:
     assert [(key.role, key.index, path.name) for key, path in _lives(host, ROLES)] == [("rollout", 0, "1.0.1")]
 
 
+@pytest.mark.extended
 def test_an_elastic_role_of_a_large_job_is_drawn(home: Path) -> None:
     """Its job file has more keys and values than a file of a user may have."""
     trainer = {"entrypoint": "train.py", "nodes": 1, "env": {f"A{number}": "" for number in range(15_000)}}

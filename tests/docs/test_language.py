@@ -6,6 +6,8 @@ import re
 import runpy
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 TOOL = runpy.run_path(str(ROOT / "tools" / "language.py"))
 
@@ -58,6 +60,7 @@ def test_a_seed_draws_the_same_sample(capsys):
     assert {line.split()[1] for line in outputs[0].splitlines()} == {"docs", "error", "help", "log"}
 
 
+@pytest.mark.extended
 def test_docstrings_and_comments_are_drawn_with_their_code(capsys):
     """A comment of several lines is one text; a remark for a linter is none."""
     source = 'x = 1  # so much\n# first line\n# second line\nprint(x)  # noqa: T201\n#: a table\ny = "# no comment"\n'

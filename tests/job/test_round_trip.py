@@ -6,12 +6,13 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rallypoint.job import ElasticJob, load_job
 from rallypoint.job.document import read_json
 from rallypoint.wire.incident import Answer
+from tests.scale import sized
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
 NAMES = st.from_regex(r"\A[a-z0-9]([-a-z0-9]{0,20}[a-z0-9])?\Z")
@@ -127,6 +128,7 @@ GROUPED = st.builds(
 )
 
 
+@settings(max_examples=sized(100, 25))
 @given(SHORT | SEVERAL | GROUPED)
 def test_a_saved_job_reads_back_equal(document):
     """YAML and JSON of a job are that job, and saving it again writes the same text."""
@@ -137,6 +139,7 @@ def test_a_saved_job_reads_back_equal(document):
     assert from_yaml.to_yaml() == job.to_yaml()
 
 
+@pytest.mark.extended
 def test_a_job_with_as_many_values_as_allowed_reads_back_equal():
     """Its keys count as values of a job file, and not as values of a mapping."""
     job = load_job(name="large", entrypoint="train.py", env={f"A{n}": "" for n in range(19_000)}, based=False)

@@ -41,6 +41,7 @@ async def slow():
     await runner.cleanup()
 
 
+@pytest.mark.extended
 async def test_a_crowd_waits_for_its_turn(slow):
     """All jobs of a process may ask at once: a request's time begins with its turn, so that none gives up in the queue."""
     url, most = slow

@@ -248,6 +248,7 @@ async def test_a_supervisor_that_slept_too_long_lets_go(stage):
         assert job.record.incidents == ()
 
 
+@pytest.mark.extended
 async def test_a_job_is_deleted_while_everything_is_slow(stage):
     """Zero pods are seen before the record goes."""
     stage.emulator.fault(kind="latency", seconds=0.2)

@@ -88,6 +88,7 @@ def write_stamp(stage, name, text):
     stage.ask("PATCH", stage.path("configmaps", names.job_configmap(name)), change, content="application/merge-patch+json")
 
 
+@pytest.mark.extended
 async def test_a_job_is_deleted_after_its_success_ttl(stage):
     """By another supervisor of the namespace, with its pods; one that succeeded later stays, and so does a failure's record."""
     tolerance = {"fault_tolerance": {"retry_limit": 0, "retry_pause_period": 0, "failure_grace_period": 0}}

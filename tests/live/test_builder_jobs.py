@@ -100,6 +100,7 @@ def test_an_interrupted_submission_leaves_the_job_running(place: Path) -> None:
     assert record.phase.value == "Succeeded"
 
 
+@pytest.mark.extended
 def test_a_second_submission_attaches(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same job waits for the end of the first one, on the backend that its argument names; another is refused."""
     monkeypatch.setenv("RALLYPOINT_BACKEND", "kubernetes")

@@ -165,6 +165,7 @@ def test_a_disk_for_logs_that_is_full(tmp_path: Path, home: Path) -> None:
     eventually(lambda: not job.processes(), why=lambda: f"its supervisor should end, too: {job.processes()}")
 
 
+@pytest.mark.extended
 def test_a_disk_for_logs_that_fills_up(tmp_path: Path, home: Path) -> None:
     """The job fails with a verdict that says so, and leaves no process behind."""
     disk = tmp_path / "disk"

@@ -52,6 +52,7 @@ def test_every_check_runs_without_a_gpu(tmp_path: Path, names: tuple[str, ...]) 
     assert "stand-in: NVML" in done.stdout
 
 
+@pytest.mark.extended
 def test_without_a_gpu_it_says_so(tmp_path: Path) -> None:
     """Nothing is run, and nothing passes by accident."""
     done, results = prove(tmp_path)

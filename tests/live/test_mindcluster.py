@@ -330,6 +330,7 @@ def seconds_of_a_reset(job: Job) -> float:
     return resumed.at - reset.at
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_off_leaves_a_lost_pod_alone(tmp_path: Path, home: Path) -> None:
     """With `fault-scheduling: off` nothing is deleted and nothing replaced: after the failure grace the job has failed."""

@@ -100,6 +100,7 @@ def test_an_operator_ends_the_job(job) -> None:
     assert "pre-check checks_of_job.Ends ended the job: asked for counter" in record.verdict.message
 
 
+@pytest.mark.extended
 def test_a_class_that_is_missing_is_an_error_at_submission(job, tmp_path: Path) -> None:
     """Nothing is started, and the class is named."""
     job('[("checks_of_job", "Disc", True)]')

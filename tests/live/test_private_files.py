@@ -137,7 +137,13 @@ def test_root_starts_no_process_of_a_users_job(tmp_path, home, command):
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can open the folders of others")
-@pytest.mark.parametrize("planted", ["home", "link to the jobs", "link to the supervisors", "link to the home"])
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "home",
+        *(pytest.param(f"link to the {what}", marks=pytest.mark.extended) for what in ("jobs", "supervisors", "home")),
+    ],
+)
 def test_root_acts_on_no_job_in_the_home_of_another_user(tmp_path, home, planted):
     """The owner of a home can exchange its folders for links to those of a third user, between any two steps of a command."""
     job = Job.write(tmp_path, home, 3, 0.01)
@@ -187,6 +193,7 @@ def write_roles(folder):
     return path
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root looks after the jobs of others")
 def test_root_starts_no_role_of_a_users_job(tmp_path, home):
     """The job of an elastic role is made by its supervisor, so that the owner of its folder shows nothing."""
@@ -231,6 +238,7 @@ def test_no_command_follows_a_link_to_the_roles_of_another_job(tmp_path, home):
     cli("delete", "roles", *other)
 
 
+@pytest.mark.extended
 def test_a_pipe_in_the_place_of_a_jobs_secret_ends_its_job(tmp_path, home):
     """A process that opens the pipe to read would wait for ever, in a thread that other jobs need."""
     cli("submit", write_roles(tmp_path), "--supervise", "none")
@@ -266,6 +274,7 @@ def test_a_status_with_times_that_are_no_numbers_stops_no_command(tmp_path, home
     eventually(lambda: not processes(str(home)))
 
 
+@pytest.mark.extended
 def test_a_planted_cgroup_and_many_rounds_stop_no_command(tmp_path, home):
     """A script names a folder with a pipe as the cgroup of its node, and links rounds without number to one folder."""
     cli("submit", Job.write(tmp_path, home, 3, 0.01).folder / "job.json", "--supervise", "none")

@@ -106,7 +106,7 @@ def test_an_extension_that_answers_global_resets_the_job_once(tmp_path: Path, ho
     [
         pytest.param("no_such_module::X", "cannot import module no_such_module", id="module", marks=pytest.mark.extended),
         pytest.param("my_failover::Nobody", "has no class Nobody", id="class"),
-        pytest.param("my_failover::FailoverExtension", "without arguments", id="abstract"),
+        pytest.param("my_failover::FailoverExtension", "without arguments", id="abstract", marks=pytest.mark.extended),
     ],
 )
 def test_a_wrong_extension_is_an_error_at_submission(tmp_path: Path, home: Path, name: str, why: str) -> None:
@@ -126,6 +126,7 @@ def test_the_code_of_an_agent_that_was_sent_away_is_its_own() -> None:
     assert len({int(code) for code in Exit}) == len(Exit.__members__)
 
 
+@pytest.mark.extended
 def test_a_module_that_the_first_workers_do_not_find_ends_the_job(tmp_path: Path, home: Path) -> None:
     """No restart and no reset, and the verdict names it; a missing script or program is refused at submission."""
     job = Job.write(tmp_path, home, 1, 0.01, entrypoint={"module": "no_such_module"}, nodes=1, args=[]).submit()

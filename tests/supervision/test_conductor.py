@@ -360,10 +360,10 @@ SMALL = ConductorPolicy(
     "faults",
     [
         pytest.param(Faults(crashes=1, failures=1), id="a crash and a failure"),
-        pytest.param(Faults(crashes=0, failures=2, losses=1), id="failures"),
+        pytest.param(Faults(crashes=0, failures=2, losses=1), id="failures", marks=pytest.mark.extended),
         pytest.param(Faults(crashes=0, failures=1, deletions=1, takeovers=1), id="a deletion"),
-        pytest.param(Faults(crashes=0, failures=1, suspensions=1), id="a suspension"),
-        pytest.param(Faults(crashes=0, failures=1, renewals=1), id="a renewal"),
+        pytest.param(Faults(crashes=0, failures=1, suspensions=1), id="a suspension", marks=pytest.mark.extended),
+        pytest.param(Faults(crashes=0, failures=1, renewals=1), id="a renewal", marks=pytest.mark.extended),
     ],
 )
 def test_every_state_within_reach_is_sound(faults):

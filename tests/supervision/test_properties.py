@@ -102,7 +102,7 @@ def rests(sea: Sea) -> bool:
 def test_every_turn_keeps_what_it_must(policies_):
     """Phases by the table, budgets, one attempt, nothing released too early, nothing waits for ever, arguments are all."""
 
-    @many(sized(2500, 250))
+    @many(sized(2500, 100))
     @given(policies_, traces())
     def holds(policy: Policy, trace: list[int]) -> None:
         sea = Sea(policy=policy)

@@ -38,6 +38,7 @@ def test_the_digits_are_learned_through_a_kill(tmp_path):
     assert actual["accuracy"] >= 0.95
 
 
+@pytest.mark.extended
 def test_a_script_without_our_import_recovers_too(tmp_path):
     """The plain script, killed and started again, goes on from its own checkpoint."""
     checkpoint, told = tmp_path / "plain.pt", tmp_path / "plain.json"

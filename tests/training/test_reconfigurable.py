@@ -94,6 +94,7 @@ def test_who_is_not_in_its_world_yet_can_wrap_its_model() -> None:
     assert output == "rehearsed\n"
 
 
+@pytest.mark.extended
 def test_a_wrapper_lives_on_in_another_group() -> None:
     """Its connections are ended under it; in the next it adds up the same gradients, also beside a reducer that is new."""
     for output in run_world(2, SWAPPED):

@@ -79,6 +79,7 @@ def world(*scripts, keys, args=()):
             kill(process)
 
 
+@pytest.mark.extended
 def test_workers_of_a_job_exchange_values():
     """Of different sizes, and of types that JSON does not have."""
     (told,) = world(WORKER, WORKER, keys=["k", "k"])

@@ -248,6 +248,7 @@ def test_exits_of_simple_roles_are_answered_by_the_rules_of_the_job(place: Path,
     assert len(job.lines("judge", 0)) == 2
 
 
+@pytest.mark.extended
 async def test_an_instance_waits_until_its_last_host_has_ended(place: Path, home: Path) -> None:
     """A job that is resumed at once: a host that was asked to end starts nothing, so the next one gets the instance."""
     job = RolesJob.write(place, home).submit()

@@ -480,11 +480,9 @@ def test_of_rounds_without_number_a_reader_looks_at_some(tmp_path):
     for number in range(2, (1 << 14) + 2000):
         (logs / f"round-{number}").symlink_to(logs / "round-1")
 
-    reader = LogReader(
-        folder, Plan(name="job", role="", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="x"), rank=0, own_folder=True
-    )
+    plan = Plan(name="job", role="", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="x")
 
-    assert len(reader._segments()) <= 1 << 14
+    assert len(LogReader(folder, plan, rank=0, own_folder=True)._segments()) <= 1 << 14
 
 
 async def test_a_heartbeat_is_written_through_no_link(tmp_path, caplog):

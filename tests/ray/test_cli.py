@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import sys
 from pathlib import Path
@@ -72,3 +73,38 @@ async def test_a_job_from_the_terminal(site: RaySite, home: Path, tmp_path: Path
     code, told = await rallypoint(site, home, "status", "digits")
     assert code != 0
     assert "not found" in told
+
+
+#: A rank of an elastic role, and an instance of a simple one, end well only in the folder of their script.
+IN_FOLDER = """\
+import pathlib
+assert pathlib.Path("beside.txt").exists(), pathlib.Path.cwd()
+print("found in", pathlib.Path.cwd().name)
+"""
+
+
+async def test_a_script_in_a_folder_of_the_working_dir(site: RaySite, home: Path, tmp_path: Path) -> None:
+    """The folder is uploaded; `workdir` is relative to it, and the script to `workdir`."""
+    source = tmp_path / "project" / "src"
+    source.mkdir(parents=True)
+    (source / "train.py").write_text(IN_FOLDER)
+    (source / "beside.txt").write_text("")
+    document = {
+        "name": "folders",
+        "roles": {
+            "trainer": {"entrypoint": "train.py", "workdir": "src"},
+            "judge": {"entrypoint": "train.py", "workdir": "src", "launch": "simple"},
+            "set": {"entrypoint": "train.py", "workdir": "src", "launch": "simple", "setup_commands": ["true"]},
+        },
+        "fault_tolerance": {"retry_limit": 0},
+        "recovery": {"max_restarts": 0, "node_replacements": 0},
+    }
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps(document))
+    folder = json.dumps({"working_dir": str(tmp_path / "project")})
+
+    code, told = await rallypoint(site, home, "submit", "--watch", "--runtime-env", folder, str(file))
+    assert code == 0, told
+    _, printed = await rallypoint(site, home, "logs", "folders")
+    assert printed.count("found in src") == 3, printed
+    assert (await rallypoint(site, home, "delete", "folders"))[0] == 0

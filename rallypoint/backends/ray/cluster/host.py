@@ -27,7 +27,7 @@ from rallypoint.backends.local.units import ring
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import PID, WHOLE, read_count
 from rallypoint.wire.env import CONFIG_FILE, FUNCTION_FILE, HOST, LIFELINE, MACHINE, ROLES_SECRET_FILE, ROLES_TLS, UNSEEN
-from rallypoint.wire.plan import Plan
+from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.private import private_folder
 from rallypoint.wire.tls import CERTIFICATE
 from rallypoint.wire.unit_files import EXIT, START, UNITS, UnitStart
@@ -240,12 +240,18 @@ def _own_devices(text: str) -> str:
 
 
 def _plan(text: str) -> str:
-    """Return the plan with absolute folders of the scripts: a relative one starts at this actor's working folder."""
+    """Return the plan with absolute paths of scripts and their folders: a relative one starts at this actor's own folder."""
     plan = codec.loads(Plan, text)
-    roles = tuple(
-        {**item, "plan": {**item["plan"], "workdir": _absolute(item["plan"].get("workdir", ""))}} for item in plan.roles
+    roles = tuple({**item, "plan": codec.to_json(_placed(codec.from_json(Plan, item["plan"])))} for item in plan.roles)
+    return codec.dumps(dataclasses.replace(_placed(plan), roles=roles))
+
+
+def _placed(plan: Plan) -> Plan:
+    # With setup commands, which may change the folder, the path of a script starts where these commands end.
+    script = plan.entry is Entry.SCRIPT and not plan.setup
+    return dataclasses.replace(
+        plan, workdir=_absolute(plan.workdir), entrypoint=_absolute(plan.entrypoint) if script else plan.entrypoint
     )
-    return codec.dumps(dataclasses.replace(plan, workdir=_absolute(plan.workdir), roles=roles))
 
 
 def _absolute(workdir: str) -> str:

@@ -182,6 +182,25 @@ def test_roles_with_equal_pods_share_a_worker_group():
     assert {name: numbers(group) for name, group in found.items()} == {"judge": (4, 4, 4), "other": (1, 1, 1)}
 
 
+def test_a_pod_of_one_role_is_none_of_two():
+    """Two roles use two markers of a pod, so neither fits into the pods of the other worker group, however equal they are."""
+    half = {**JUDGE, "instance_resources": {"cpu": "1", "gpus": 0}}
+    cluster = made({"a": half, "b": half, "c": {**half, "total": 2, "per_group": 2}}, groups=PAIR)
+    pair, alone = cluster["workerGroupSpecs"]
+
+    assert pair["template"]["spec"] == alone["template"]["spec"]
+    assert (there(pair)["rallypoint.dev/pair"], there(alone)["rallypoint.dev/c"]) == (2, 1)
+
+
+def test_processes_start_in_the_folder_of_their_role():
+    """Ray itself starts in that of the image: roles of one pod may have different folders, and a relative one counts once."""
+    cluster = made({"a": {**JUDGE, "workdir": "src"}, "b": {**TRAINER, "workdir": "/src"}}, kind=Kind.RAYCLUSTER)
+
+    pods = [cluster["headGroupSpec"]["template"], *(group["template"] for group in cluster["workerGroupSpecs"])]
+    assert not any("workingDir" in one for pod in pods for one in pod["spec"]["containers"])
+    assert [role.workdir for role in inner_job(cluster).roles] == ["src", "/src"]
+
+
 def test_roles_of_a_group_share_their_pods():
     """Each has its fields in the one container of the pod; a variable that not all of them have is not there."""
     one = {
@@ -192,7 +211,6 @@ def test_roles_of_a_group_share_their_pods():
         "volumes": [{"name": "data", "emptyDir": {}}],
         "volume_mounts": [{"name": "data", "mountPath": "/data"}],
         "pod_env": [{"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": "hub", "key": "token"}}}],
-        "termination_grace_period": "5m",
         "instance_resources": {"cpu": "1", "memory": "1Gi"},
     }
     other = {
@@ -204,6 +222,7 @@ def test_roles_of_a_group_share_their_pods():
         "tolerations": [{"operator": "Exists"}],
         "host_ignore_list": ["bad-1"],
         "labels": {"tier": "b"},
+        "termination_grace_period": "5m",
         "instance_resources": {"cpu": "1", "gpus": "0.25"},
     }
     (group,) = made({"a": one, "b": other}, groups=PAIR)["workerGroupSpecs"]

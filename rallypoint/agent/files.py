@@ -1,8 +1,7 @@
-"""Small files: read, or replaced so that a reader sees the old or the new one, never a part, also after a power cut."""
+"""Small files that an agent reads, with errors that name the file; and the check that a folder can be written."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import stat
@@ -12,35 +11,14 @@ from typing import TypeVar
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.private import PRIVATE_FILE, private_folder
+from rallypoint.wire.private import private_folder
 
-__all__ = ["read_json", "read_plan", "read_secret", "replace_durably", "require_disk_space"]
+__all__ = ["read_json", "read_plan", "read_secret", "require_disk_space"]
 
 T = TypeVar("T")
 
 #: Bytes that must fit into a folder for a start to make sense.
 _ROOM = 4096
-
-
-def replace_durably(path: Path, text: str) -> None:
-    """Replace `path` with `text`: written beside it, flushed to the disk, renamed; raises `OSError`."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE)
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    except OSError:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def read_json(cls: type[T], path: Path) -> T | None:

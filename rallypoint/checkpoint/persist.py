@@ -11,7 +11,6 @@ keep their own headers, whose digests are proven when they are loaded.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +22,7 @@ from rallypoint.checkpoint.memory import Held, Part, pinned, read_part
 from rallypoint.checkpoint.store import APART, Store
 from rallypoint.wire.bounds import WHOLE
 from rallypoint.wire.codec import WireError, dumps, loads
+from rallypoint.wire.private import replace_file
 
 __all__ = [
     "PART_DATA",
@@ -205,9 +205,7 @@ class Destination:
 
 def write_destination(folder: Path, destination: Destination) -> None:
     """Tell the agent; the last word counts."""
-    temporary = folder / f"{_DESTINATION}.{os.getpid()}.new"
-    temporary.write_text(dumps(destination), encoding="utf-8")
-    temporary.rename(folder / _DESTINATION)
+    replace_file(folder / _DESTINATION, dumps(destination))
 
 
 def read_destination(folder: Path) -> Destination | None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from rallypoint.report.format import span
+from rallypoint.report.format import counted, span
 from rallypoint.wire.incident import Incident, RankGroup
 from rallypoint.wire.places import RankSpan, fold
 
@@ -175,10 +175,10 @@ def behind_lines(incident: Incident) -> Iterator[str]:
     waiting = [place for place in others if place.waits]
     told = f", which wait{'s' if _count(waiting) == 1 else ''} for {'it' if one else 'them'}" if waiting == others else ""
     if gap > 0:
-        yield f"{who} {verb} {_many(gap, unit)} behind {_named(others)}{told}"
+        yield f"{who} {verb} {counted(gap, unit)} behind {_named(others)}{told}"
     elif gap < 0:
         yield (
-            f"{who} {verb} {_many(-gap, unit)} ahead of {_named(others)}{told}; "
+            f"{who} {verb} {counted(-gap, unit)} ahead of {_named(others)}{told}; "
             f"{who} skipped the operation that the others wait for"
         )
     else:
@@ -193,10 +193,6 @@ def _gap(late: Sequence[RankSpan], others: Sequence[RankSpan]) -> int:
 
 def _in_steps(incident: Incident) -> bool:
     return bool(incident.evidence) and all(group.step is not None for group in incident.evidence if group.ranks)
-
-
-def _many(count: int, unit: str) -> str:
-    return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 
 def _count(places: Iterable[RankSpan]) -> int:

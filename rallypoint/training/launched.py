@@ -21,6 +21,7 @@ from rallypoint.training.function import FunctionError, read_private
 from rallypoint.training.startup.tracebacks import hide
 from rallypoint.wire import codec, env
 from rallypoint.wire.launched import ARGUMENTS, PICKLE, SentCall, return_file
+from rallypoint.wire.private import replace_file
 
 __all__ = ["main"]
 
@@ -68,10 +69,7 @@ def _leave(path: Path, value: Any) -> None:
     except Exception as error:
         kind = type(value).__name__
         raise FunctionError(f"the return value (a {kind}) cannot be pickled: {type(error).__name__}: {error}") from error
-    part = path.with_suffix(".part")
-    with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
-        file.write(pickled)
-    part.replace(path)
+    replace_file(path, pickled)
 
 
 def _record(path: str, error: Exception) -> None:

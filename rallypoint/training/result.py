@@ -8,6 +8,7 @@ from typing import Any
 
 from rallypoint.wire import env
 from rallypoint.wire.bounds import read_count
+from rallypoint.wire.private import replace_file
 from rallypoint.wire.result import RESULT_LIMIT, result_text
 
 __all__ = ["report_result"]
@@ -30,6 +31,4 @@ def report_result(value: Any) -> None:
     if path and limit is not None:
         Path(path).write_text(text, encoding="utf-8")
     elif path:
-        fresh = Path(f"{path}.new")
-        fresh.write_text(text, encoding="utf-8")
-        fresh.replace(path)
+        replace_file(Path(path), text)

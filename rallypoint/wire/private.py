@@ -11,7 +11,7 @@ import os
 import stat
 from pathlib import Path
 
-__all__ = ["PRIVATE_FILE", "private_folder", "tighten"]
+__all__ = ["PRIVATE_FILE", "private_folder", "replace_file", "tighten"]
 
 #: Mode of a folder, and of a file.
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
@@ -25,6 +25,33 @@ def private_folder(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=PRIVATE_FOLDER)
     path.mkdir(exist_ok=True)
+
+
+def replace_file(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+    """Replace a file in one step: a reader sees the old content or the new, never a part. Raises `OSError`.
+
+    `durable`: flush the file and its folder to the disk, so that the new content also survives a power failure.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(descriptor)
+        beside.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            beside.unlink()
+        raise
+    if durable:
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def tighten(path: Path) -> None:

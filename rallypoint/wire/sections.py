@@ -32,14 +32,12 @@ __all__ = [
     "Section",
     "Sections",
     "build",
-    "default_of",
     "flat",
     "groups_of",
     "known_fields",
     "of_record",
     "replaced",
     "value_of",
-    "with_sections",
 ]
 
 R = TypeVar("R")
@@ -195,14 +193,6 @@ def flat(record: type) -> Mapping[str, type[Section]]:
     return found
 
 
-def default_of(record: type, name: str) -> Any:
-    """Return the default of a section's field by its name in JSON; None if no registered capability has it."""
-    section = flat(record).get(name)
-    if section is None:
-        return None
-    return next(field.default for field in dataclasses.fields(cast("Any", section)) if field.name == name)
-
-
 @functools.cache
 def _load() -> tuple[str, ...]:
     """Import the sections of all registered capabilities, and return the names of these in order of registration."""
@@ -245,12 +235,6 @@ def value_of(record: HasSections, name: str, otherwise: Any = None) -> Any:
 def known_fields(record: type, **fields: Any) -> dict[str, Any]:
     """Return those of the fields, by their names in JSON, that a section of a kind of record has."""
     return {name: value for name, value in fields.items() if name in flat(record)}
-
-
-def with_sections(record: R, *sections: Section) -> R:
-    """Return a record with some sections added or replaced."""
-    known: Sections = record.sections  # type: ignore[attr-defined]
-    return dataclasses.replace(record, **{FIELD: known.having(*sections)}) if sections else record  # type: ignore[type-var]
 
 
 @functools.cache

@@ -10,7 +10,7 @@ import pytest
 from rallypoint.wire import codec, sections
 from rallypoint.wire.messages import Continue
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.sections import Section, Sections, build, replaced, with_sections
+from rallypoint.wire.sections import Section, Sections, build, replaced
 from rallypoint.wire.status import JobStatus
 from tests.wire.test_codec import FENCE, PLAN, REPORT, STATUS
 
@@ -51,7 +51,7 @@ def test_every_section_can_be_left_out() -> None:
     for record in (PLAN, REPORT, STATUS):
         for section in sections.of_record(type(record)):
             assert section.of(record) == section()
-            assert with_sections(record, section()) == record
+            assert dataclasses.replace(record, sections=record.sections.having(section())) == record
 
 
 class Wrong(Section, record="NoRecord", capability="wrong"):

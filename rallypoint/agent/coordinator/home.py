@@ -15,11 +15,12 @@ from rallypoint.agent.coordinator.publishing import PROGRESS_PERIOD
 from rallypoint.agent.coordinator.record import FileSize, LossSource, RecordFile, SizeSource
 from rallypoint.agent.coordinator.sink import FileSink, StatusSink, read_status
 from rallypoint.agent.errors import ConfigError, StaleError
-from rallypoint.agent.files import read_json, replace_durably
+from rallypoint.agent.files import read_json
 from rallypoint.agent.transport.service import SupervisorDoor
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.private import replace_file
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["FileHome", "Home"]
@@ -124,7 +125,7 @@ class FileHome:
         """Write the endpoint file."""
         path = self._args.endpoint_file
         try:
-            await asyncio.to_thread(replace_durably, path, codec.dumps(endpoint) + "\n")
+            await asyncio.to_thread(replace_file, path, codec.dumps(endpoint) + "\n", durable=True)
         except OSError as error:
             raise ConfigError(f"{path}: cannot write the file with the coordinator's address: {error.strerror}") from error
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Protocol
 
 from rallypoint.agent.errors import ConfigError, StaleError
-from rallypoint.agent.files import read_json, replace_durably
+from rallypoint.agent.files import read_json
 from rallypoint.wire import codec
+from rallypoint.wire.private import replace_file
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["FileSink", "StatusSink", "read_status", "refuse_later"]
@@ -59,7 +60,7 @@ class FileSink:
         with self._alone():
             if self._mark() != self._ours:
                 refuse_later(read_status(self._path), status, self._path)
-            replace_durably(self._path, codec.dumps(status, indent=1) + "\n")
+            replace_file(self._path, codec.dumps(status, indent=1) + "\n", durable=True)
             self._ours = self._mark()
 
     @contextlib.contextmanager

@@ -38,7 +38,7 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey
 from rallypoint.wire import codec, env
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.private import PRIVATE_FILE
+from rallypoint.wire.private import replace_file
 from rallypoint.wire.process_exit import describe_exit
 from rallypoint.wire.result import read_result
 from rallypoint.wire.role_plans import RolePlan, role_plan
@@ -122,7 +122,7 @@ class Host:
         loop.add_signal_handler(signal.Signals[BELL], self._bell.set)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._leave)
-        _write(self._folder / HOST, codec.dumps(HostReady(**_process(os.getpid()))))
+        replace_file(self._folder / HOST, codec.dumps(HostReady(**_process(os.getpid()))))
         try:
             while not (self._leaving and not self._running()):
                 self._bell.clear()
@@ -256,7 +256,7 @@ class Host:
         finally:
             logs.close()
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended already
-            _write(unit.folder / STARTED, codec.dumps(UnitStarted(**_process(unit.pid))))
+            replace_file(unit.folder / STARTED, codec.dumps(UnitStarted(**_process(unit.pid))))
         if _was_stopped(unit):  # while it was born
             signal_group(unit.pid, signal.SIGKILL if unit.killed else signal.SIGTERM)
         role.launcher.prepare(command)
@@ -334,16 +334,7 @@ def _result(unit: _Unit) -> Any:
 
 
 def _ended(unit: _Unit, told: UnitExit) -> None:
-    _write(unit.folder / EXIT, codec.dumps(told))
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace a file in one step; it need not survive a power failure, which the process that it tells of does not, either."""
-    beside = path.with_name(f".{path.name}")
-    descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE_FILE)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(text)
-    beside.replace(path)
+    replace_file(unit.folder / EXIT, codec.dumps(told))
 
 
 def _instance_command(

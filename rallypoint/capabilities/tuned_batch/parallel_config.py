@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from rallypoint.wire.private import replace_file
 
 __all__ = ["VARIABLE", "VARIABLES", "ParallelConfig", "read", "write"]
 
@@ -68,9 +69,7 @@ def write(path: Path, config: ParallelConfig) -> None:
         "optimizer": {**_OPTIMIZER, **(optimizer if isinstance(optimizer, dict) else {})},
         "restart": bool(known.get("restart", False)),
     }
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    beside.write_text(json.dumps(whole, indent=4), encoding="utf-8")
-    beside.replace(path)
+    replace_file(path, json.dumps(whole, indent=4))
 
 
 def _content(path: Path) -> dict[str, Any]:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 
 from rallypoint.capabilities.hang.node import Observer
-from rallypoint.capabilities.hang.wire import ReplySection
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.hang import Evidence
 from rallypoint.wire.messages import Assignment, Continue
-from rallypoint.wire.sections import with_sections
+from rallypoint.wire.sections import replaced
 from tests.capabilities.context import node_context
 
 FENCE = Fence(attempt=1, term=1, round=4)
@@ -44,7 +43,7 @@ class Node:
 
     async def receive(self, number: int) -> Evidence | None:
         """Receive a request of the coordinator, 0 for none, and return the evidence of the next report."""
-        reply = with_sections(Continue(fence=FENCE), ReplySection(evidence=number))
+        reply = replaced(Continue(fence=FENCE), evidence=number)
         self.observer.on_reply(reply, waiting=False)
         for _ in range(5):
             await asyncio.sleep(0)

@@ -13,12 +13,11 @@ import pytest
 
 from rallypoint.agent.workers.spawner import Command
 from rallypoint.capabilities.node_check.node import Checker, Seen, probe_env, read_probe
-from rallypoint.capabilities.node_check.wire import ReplySection
 from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import Continue
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.sections import replaced, with_sections
+from rallypoint.wire.sections import replaced
 from tests.capabilities.context import node_context
 from tests.waiting import eventually_async
 
@@ -102,9 +101,7 @@ async def checked(folder: Path, probes: Probes) -> CheckReport:
     checker = Checker(node_context(plan=plan, folder=folder, spawner=probes))
     await checker.begin()
     try:
-        checker.on_reply(
-            with_sections(Continue(fence=Fence(attempt=1, term=2, round=0)), ReplySection(check=TASK)), waiting=True
-        )
+        checker.on_reply(replaced(Continue(fence=Fence(attempt=1, term=2, round=0)), check=TASK), waiting=True)
 
         def over() -> bool:
             told = checker.urgent()

@@ -19,7 +19,6 @@ from rallypoint.capabilities.tuned_batch.parallel_config import ParallelConfig
 from rallypoint.capabilities.tuned_batch.wire import (
     AssignmentSection,
     NodeTuning,
-    PlanSection,
     ReplySection,
     Tuned,
     Tuning,
@@ -28,7 +27,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.messages import AgentState, Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.sections import replaced, with_sections
+from rallypoint.wire.sections import replaced
 from tests.agent.fakes import TWO, new_state, report
 from tests.waiting import eventually_async
 
@@ -222,7 +221,7 @@ def reported(tuner: Tuner, steps: int) -> NodeTuning | None:
 
 
 def reply(tuned: Tuned) -> Continue:
-    return with_sections(Continue(fence=Fence(attempt=1)), ReplySection(tuned=tuned))
+    return replaced(Continue(fence=Fence(attempt=1)), tuned=tuned)
 
 
 @pytest.mark.argument("auto_tunning")
@@ -298,4 +297,4 @@ def test_a_gpu_is_asked_by_its_place(tmp_path: Path, monkeypatch) -> None:
     assert isinstance(peak_of(plan, {"CUDA_VISIBLE_DEVICES": "-1"}), HostPeak)
     assert peak.read({5: 5}) == 0
     assert isinstance(peak_of(replaced(plan, accelerator="cpu"), {}), HostPeak)
-    assert peak_of(with_sections(plan, PlanSection(tuning_memory=5)), {}).limit() == 5
+    assert peak_of(replaced(plan, tuning_memory=5), {}).limit() == 5

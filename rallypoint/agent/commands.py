@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rallypoint.agent.accelerators import accelerator
-from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret, require_disk_space
 from rallypoint.agent.node.agent import NodeAgent
 from rallypoint.agent.node.node_config import NodeConfig
-from rallypoint.agent.setup import SetupError, run_setup
+from rallypoint.agent.setup import SetupError, cache_variables, home_is_writable, run_setup
 from rallypoint.agent.tls import job_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import Exchanges

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from rallypoint.agent.clock import monotone_clock
-from rallypoint.agent.coordinator.services import running_services
-from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.coordinator.shell import Coordinator, running_services
 from rallypoint.agent.options import RunOptions
 from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import Exchange

@@ -29,10 +29,9 @@ from rallypoint.agent.options import RunOptions, read_options
 from rallypoint.agent.transport.client import CoordinatorClient, FixedEndpoint
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.wire import env
-from rallypoint.wire.exits import Exit
+from rallypoint.wire.exits import Exit, signal_name
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.plan import Entry, Plan
-from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.status import Verdict
 
 __all__ = ["log_folder", "run", "take_part"]

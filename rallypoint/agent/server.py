@@ -19,7 +19,7 @@ from rallypoint.agent.linux import become_subreaper, children
 from rallypoint.agent.signals import SIGNALS, signal_group
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Command, Spawner
-from rallypoint.wire.process_exit import describe_exit
+from rallypoint.wire.exits import describe_exit
 
 __all__ = ["Server", "server"]
 

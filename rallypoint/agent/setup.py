@@ -1,8 +1,10 @@
-"""The commands that a plan wants to be run once per node, before its first round.
+"""What is prepared once per node before its first round: the setup commands of the plan, and folders for caches of libraries.
 
-They are the lines of one shell script, as they are in the pods of a training operator: what one exports or where one goes holds
-for the next, and in the end for the workers. So the shell's last deed is to write down the folder and the variables that it
-has then. The first line that fails ends the script, and with it the node.
+The commands are the lines of one shell script, as they are in the pods of a training operator: what one exports or where one
+goes holds for the next, and in the end for the workers. So the shell's last deed is to write down the folder and the variables
+that it has then. The first line that fails ends the script, and with it the node.
+
+Where there is no home that libraries could write their caches into, variables name other folders.
 """
 
 from __future__ import annotations
@@ -23,14 +25,22 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.linux import die_with_parent
-from rallypoint.agent.signals import SIGNALS
+from rallypoint.agent.signals import SIGNALS, signal_group
 from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
-from rallypoint.wire.exits import Exit
+from rallypoint.wire.exits import Exit, describe_exit
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.process_exit import describe_exit
 
-__all__ = ["SetupError", "Surroundings", "run_setup", "setup_env", "setup_script"]
+__all__ = [
+    "CACHES",
+    "SetupError",
+    "Surroundings",
+    "cache_variables",
+    "home_is_writable",
+    "run_setup",
+    "setup_env",
+    "setup_script",
+]
 
 log = logging.getLogger("rallypoint.setup")
 
@@ -47,6 +57,13 @@ _OF_THE_SHELL = ("_", "SHLVL", "PWD", "OLDPWD")
 
 #: Codes that mean something else when an agent ends with them.
 _TAKEN = frozenset({Exit.OK, Exit.STALE, Exit.LOST_CONTACT, Exit.ELSEWHERE, Exit.ORPHANED, Exit.CONFIG})
+
+#: The variable of each cache, and its folder beside the others.
+CACHES: Mapping[str, str] = {
+    "XDG_CACHE_HOME": ".",
+    "TORCHINDUCTOR_CACHE_DIR": "torchinductor",
+    "TRITON_CACHE_DIR": "triton",
+}
 
 
 class SetupError(RallypointError):
@@ -120,12 +137,12 @@ async def _run(plan: Plan, script: str, variables: Mapping[str, str]) -> tuple[i
         ended = asyncio.ensure_future(process.wait())
         await asyncio.wait({ended, told}, return_when=asyncio.FIRST_COMPLETED)
         if not ended.done():
-            _kill(process.pid, signal.SIGTERM)
+            signal_group(process.pid, signal.SIGTERM)
             await asyncio.wait({ended}, timeout=plan.workers.stop_grace)
-            _kill(process.pid, signal.SIGKILL)
+            signal_group(process.pid, signal.SIGKILL)
         code = await ended
     if code != 0:
-        _kill(process.pid, signal.SIGKILL)
+        signal_group(process.pid, signal.SIGKILL)
     return code, told.result() if told.done() else 0
 
 
@@ -146,11 +163,6 @@ def _signals(told: asyncio.Future[int]) -> Iterator[None]:
             loop.remove_signal_handler(number)
 
 
-def _kill(group: int, number: signal.Signals) -> None:
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(group, number)
-
-
 def _result(plan: Plan, code: int, signalled: int, *, step: Path, left: Path) -> Surroundings:
     if signalled:
         raise SetupError(
@@ -168,3 +180,19 @@ def _result(plan: Plan, code: int, signalled: int, *, step: Path, left: Path) ->
     reason = f"setup command {number} of {len(plan.setup)} {how}: {shown}"
     told = 128 - code if code < 0 else code
     raise SetupError(reason, int(Exit.JOB_FAILED) if told in _TAKEN else told)
+
+
+def home_is_writable(base: Mapping[str, str]) -> bool:
+    """Return whether HOME names a folder in which files can be made."""
+    home = base.get("HOME", "")
+    return bool(home) and Path(home).is_dir() and os.access(home, os.W_OK | os.X_OK)
+
+
+def cache_variables(base: Mapping[str, str], folder: Path, *, writable: bool) -> dict[str, str]:
+    """Return what must be added to `base` so that each cache can be written: nothing where the home is `writable`.
+
+    Torch even fails to name its own default in a container whose user has no name.
+    """
+    if writable:
+        return {}
+    return {name: str(folder / place) for name, place in CACHES.items() if not base.get(name)}

@@ -15,9 +15,9 @@ from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.role_records import UnitKey, UnitSeen
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import OrphanPolicy, Plan
 from rallypoint.wire.role_plans import RolePlan
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 
 if TYPE_CHECKING:

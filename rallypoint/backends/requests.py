@@ -27,10 +27,9 @@ from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Backoff, OnTurn
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.supervision.resizing import refusal, size_of
-from rallypoint.wire.node_range import parse_node_range
+from rallypoint.wire.node_range import Size, parse_node_range
 from rallypoint.wire.plan import Kind
 from rallypoint.wire.role_plans import role_plans
-from rallypoint.wire.size import Size
 
 __all__ = [
     "Adoption",

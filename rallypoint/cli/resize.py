@@ -12,7 +12,7 @@ from rallypoint.cli.services import Services
 from rallypoint.cli.suspend import nobody
 
 if TYPE_CHECKING:
-    from rallypoint.wire.size import Size
+    from rallypoint.wire.node_range import Size
 
 __all__ = ["add", "run"]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from rallypoint.backends.contract import Backend
-    from rallypoint.wire.size import Size
+    from rallypoint.wire.node_range import Size
 
 __all__ = ["ResizeJobOperator"]
 

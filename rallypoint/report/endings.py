@@ -5,8 +5,8 @@ from __future__ import annotations
 from rallypoint.report.format import counted, describe_who, metrics_text, span
 from rallypoint.report.model import Story
 from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.exits import signal_name
 from rallypoint.wire.incident import Cause, Culprit, Incident
-from rallypoint.wire.process_exit import signal_name
 
 __all__ = ["culprit_of", "failure_story", "success_line"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import datetime
 import itertools
 
+from rallypoint.wire.exits import signal_name
 from rallypoint.wire.incident import Culprit
-from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.status import Progress
 
 __all__ = ["clock_time", "counted", "describe_end", "describe_who", "metrics_text", "span", "time_of_day"]

@@ -9,8 +9,8 @@ from typing import ClassVar
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.bounds import BUDGET
 from rallypoint.wire.fields import values_of
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Budgets, EndRule, GracePeriods, Kind, Plan, Profile, Refill, Scheduling
-from rallypoint.wire.size import Size
 
 __all__ = ["Policy", "kept_for"]
 

@@ -13,8 +13,7 @@ from rallypoint.supervision.trimming import HISTORY_LIMIT
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import PID, WHOLE
 from rallypoint.wire.incident import Folded, Incident
-from rallypoint.wire.node_range import MAX_NODES
-from rallypoint.wire.size import Size
+from rallypoint.wire.node_range import MAX_NODES, Size
 from rallypoint.wire.status import Event, Progress, Verdict
 from rallypoint.wire.wish import Wish
 

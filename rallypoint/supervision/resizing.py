@@ -14,8 +14,8 @@ import dataclasses
 
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import JobRecord, Phase, Slot
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Kind, Plan, Profile
-from rallypoint.wire.size import Size
 
 __all__ = ["fit", "refusal", "size_of", "sized"]
 

@@ -34,19 +34,19 @@ from rallypoint.checkpoint.manifest import (
     verify,
 )
 from rallypoint.training import reporting, values
-from rallypoint.training.agreement import agree, place
 from rallypoint.training.context import current_job
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.training.phases import phase
-from rallypoint.training.position import position_of
 from rallypoint.training.randomness import random_state
 from rallypoint.training.reporting import report_progress
 from rallypoint.training.rounds import current_rounds
+from rallypoint.training.signed import agree, place
 from rallypoint.training.snapshots.choosing import newer_than_stored
 from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.loading import load_from_memory
 from rallypoint.training.snapshots.snapshots import Snapshots, agent_folder, shared_lineage
 from rallypoint.training.stored import key_of, load_stored, quiet, random_key, who_failed
+from rallypoint.training.values import position_of
 from rallypoint.wire import env
 from rallypoint.wire.fence import Fence
 

@@ -14,7 +14,7 @@ import torch
 
 from rallypoint.checkpoint.free_memory import free_memory
 from rallypoint.training.snapshots.buffers import fault_in
-from rallypoint.training.snapshots.pinning import Registration
+from rallypoint.training.snapshots.device_copies import Registration
 from rallypoint.wire.private import private_folder
 
 __all__ = ["Form", "Held", "Slot"]

@@ -20,7 +20,7 @@ from typing import Any
 from rallypoint.training.function import FunctionError, read_private
 from rallypoint.training.startup.tracebacks import hide
 from rallypoint.wire import codec, env
-from rallypoint.wire.launched import ARGUMENTS, PICKLE, SentCall, return_file
+from rallypoint.wire.function import ARGUMENTS, PICKLE, SentCall, return_file
 from rallypoint.wire.private import replace_file
 
 __all__ = ["main"]

@@ -1,4 +1,4 @@
-"""Exchange of Python values between ranks, signed with a key that all workers of a job have.
+"""Exchange of Python values between ranks, signed with a key that all workers of a job have; and one decision for all ranks.
 
 torch's object collectives unpickle whatever arrives. A process that reaches the store of a round, such as one of another user
 of the machine, can take a rank's place in the group, and its pickle would run as the job's user. Here a value is unpickled only
@@ -12,6 +12,7 @@ import hashlib
 import hmac
 import os
 import pickle
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
@@ -19,8 +20,9 @@ from torch import distributed as dist
 
 from rallypoint.training.errors import CheckpointError
 from rallypoint.wire import env
+from rallypoint.wire.errors import RallypointError
 
-__all__ = ["all_gather", "broadcast", "sign", "verify"]
+__all__ = ["agree", "all_gather", "broadcast", "grouped", "place", "sign", "verify"]
 
 T = TypeVar("T")
 
@@ -92,3 +94,38 @@ def _length(size: torch.Tensor) -> int:
 
 def _value(content: torch.Tensor) -> Any:
     return pickle.loads(verify(content.cpu().numpy().tobytes()))  # noqa: S301  a worker of this job has signed it
+
+
+def grouped() -> bool:
+    """Return whether this process is in a process group."""
+    return dist.is_available() and dist.is_initialized()
+
+
+def place() -> tuple[int, int]:
+    """Return (rank, world size); (0, 1) without a process group."""
+    return (dist.get_rank(), dist.get_world_size()) if grouped() else (0, 1)
+
+
+def agree(decide: Callable[[], T]) -> T:
+    """Call `decide` on rank 0 and return its value on every rank; a collective.
+
+    Raises:
+        CheckpointError: on every rank, when `decide` raises anything at all; otherwise the others would wait for ever.
+
+    """
+    rank, size = place()
+    box: list[Any] = [None, None]
+    cause: Exception | None = None
+    if rank == 0:
+        try:
+            box[0] = decide()
+        except Exception as error:  # noqa: BLE001 - the other ranks wait for an answer, whatever went wrong
+            cause = error
+            box[1] = str(error) if isinstance(error, RallypointError) else f"{type(error).__name__}: {error}"
+    if size > 1:
+        box = broadcast(box, 0)
+    value, refusal = box
+    if refusal is not None:
+        raise CheckpointError(refusal) from cause
+    decided: T = value
+    return decided

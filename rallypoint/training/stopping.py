@@ -20,8 +20,7 @@ from rallypoint.training.errors import CheckpointError
 from rallypoint.training.line import Line, current_line
 from rallypoint.wire import env
 from rallypoint.wire import line as wire
-from rallypoint.wire.boundary import BoundaryAgreement, Visit, perform
-from rallypoint.wire.boundary_file import BoundaryFile
+from rallypoint.wire.boundary import BoundaryAgreement, BoundaryFile, Visit, perform
 
 __all__ = ["Boundaries", "StopRequest", "current_world", "stop_requested", "world_of_node"]
 

@@ -22,10 +22,10 @@ from rallypoint.checkpoint.folder_store import FolderStore
 from rallypoint.checkpoint.manifest import VALUES, Checkpoint, Manifest, verify
 from rallypoint.checkpoint.persist import is_snapshot
 from rallypoint.training import values
-from rallypoint.training.agreement import agree, place
 from rallypoint.training.errors import CheckpointError, DamagedCheckpointError
 from rallypoint.training.randomness import restore_random_state
 from rallypoint.training.reporting import report_resumed
+from rallypoint.training.signed import agree, place
 from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.loading import load_from_store
 

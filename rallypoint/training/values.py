@@ -7,6 +7,8 @@ survive. So the structure is kept as it is, with a mark where each tensor was.
 from __future__ import annotations
 
 import copy
+import json
+import math
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,7 +21,12 @@ from torch.optim import Optimizer
 from rallypoint.training.errors import CheckpointError
 from rallypoint.training.reproducibility import bare_module
 
-__all__ = ["TensorMark", "join", "marks", "restore", "split", "state_of", "targets"]
+__all__ = ["TensorMark", "join", "marks", "position_of", "restore", "split", "state_of", "targets"]
+
+#: Characters of JSON that one entry may have: what is longer is no position.
+_LONGEST = 2000
+
+_SCALARS = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
@@ -123,3 +130,17 @@ def _parameter(mark: TensorMark, value: Any, key: str) -> torch.Tensor | None:
 
 def _is_stateful(value: Any) -> bool:
     return hasattr(value, "state_dict") and hasattr(value, "load_state_dict")
+
+
+def position_of(kept: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the entries of a state, as they are kept, that are nothing but short plain values."""
+    found = {name: value for name, value in kept.items() if _plain(value)}
+    return {name: value for name, value in found.items() if len(json.dumps(value)) <= _LONGEST}
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, dict):
+        return all(type(key) is str and _plain(item) for key, item in value.items())
+    if type(value) in (list, tuple):
+        return all(map(_plain, value))  # type: ignore[call-overload]
+    return type(value) in _SCALARS and (not isinstance(value, float) or math.isfinite(value))

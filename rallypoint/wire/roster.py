@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from rallypoint.wire.messages import MESSAGES_VERSION
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.ports import AGENT_PORT
-from rallypoint.wire.size import Size
 from rallypoint.wire.wish import Wish
 
 __all__ = ["AgentAddress", "LostNode", "Roster"]

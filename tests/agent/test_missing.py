@@ -13,7 +13,7 @@ from rallypoint.agent.rendezvous.settings import pace_of
 from rallypoint.wire import codec
 from rallypoint.wire.messages import AgentReport, AgentState
 from rallypoint.wire.missing import MISSING_LIMIT, Absence, Missing
-from rallypoint.wire.size import Size
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.status import JobStatus, Outcome, Verdict
 from tests.agent.fakes import new_state, report
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.agent.caches import CACHES, cache_variables, home_is_writable
 from rallypoint.agent.node.copies import KEPT_ROUNDS, forget_old_rounds, pod_tails
 from rallypoint.agent.node.node_config import NodeConfig
+from rallypoint.agent.setup import CACHES, cache_variables, home_is_writable
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs, Streams
 from rallypoint.agent.workers.tee import Tail

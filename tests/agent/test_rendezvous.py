@@ -23,8 +23,8 @@ from rallypoint.wire.messages import (
     Stop,
     WorkerReport,
 )
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.sections import build
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Outcome
 
 #: A lease so long that only the tests about leases meet one.

@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Kind
-from rallypoint.wire.size import Size
 from tests.cli.samples import HOLDER, begun, training
 
 # --- resize ----------------------------------------------------------------------------------------------------------------

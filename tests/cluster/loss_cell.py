@@ -19,7 +19,7 @@ from rallypoint.cli.view import view_of
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import Rung
-from rallypoint.wire.size import Size
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.status import JobState
 from tests.cluster.loss_hands import OWNER, Machines, World, supervised, worlds
 from tests.cluster.sites import ClusterSite

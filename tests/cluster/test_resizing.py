@@ -7,7 +7,7 @@ import pytest
 from rallypoint.backends.requests import request_resize
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.incident import FREE
-from rallypoint.wire.size import Size
+from rallypoint.wire.node_range import Size
 from tests.cluster.jobs import submitted
 from tests.cluster.sites import Site
 

@@ -6,7 +6,7 @@ import pytest
 
 from rallypoint.backends.contract import ResizeError
 from rallypoint.backends.requests import request_resize, submit_or_adopt
-from rallypoint.wire.size import Size
+from rallypoint.wire.node_range import Size
 from tests.emulator.options import Options
 from tests.emulator.running import running
 from tests.kube.stage import KubernetesStage

@@ -10,7 +10,7 @@ from rallypoint.backends.requests import submit_or_adopt
 from rallypoint.job import load_job
 from rallypoint.operators import DeleteJobOperator, ResizeJobOperator
 from rallypoint.provider.errors import JobRefused, OptionError
-from rallypoint.wire.size import Size
+from rallypoint.wire.node_range import Size
 from tests.operators.tasks import operator
 from tests.provider.fake_backend import SUCCESS, FakeBackend
 from tests.provider.tasks import FakeTask, context

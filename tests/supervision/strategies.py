@@ -26,8 +26,8 @@ from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import Cause, FaultKind, Incident, IncidentId, Rung
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Profile, Refill, Scheduling
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus, Member, Outcome, Progress, Verdict
 from tests.supervision.invariants import broken
 

@@ -10,9 +10,9 @@ from rallypoint.supervision import resizing
 from rallypoint.supervision.actions import CreateNode, RemoveNode
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.record import Phase
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Entry, Kind, Plan, Profile
 from rallypoint.wire.sections import build
-from rallypoint.wire.size import Size
 from tests.supervision.worlds import World
 
 POLICY = Policy(min_nodes=1, max_nodes=2, forceful_deletion_grace=30.0)

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from rallypoint.training.snapshots.device_copies import DeviceCopies
-from rallypoint.training.snapshots.pinning import Registration
+from rallypoint.training.snapshots.device_copies import DeviceCopies, Registration
 
 GPU = torch.device("cuda", 0)
 

@@ -10,7 +10,7 @@ import torch
 
 from rallypoint.checkpoint.memory import everything
 from rallypoint.training import Checkpoints, ResumableSampler, Snapshots
-from rallypoint.training.position import position_of
+from rallypoint.training.values import position_of
 from rallypoint.wire import env
 
 

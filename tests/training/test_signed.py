@@ -21,7 +21,7 @@ WORKER = """
 import sys
 from torch import distributed as dist
 from rallypoint.training import signed
-from rallypoint.training.agreement import agree
+from rallypoint.training.signed import agree
 from rallypoint.training.errors import CheckpointError
 dist.init_process_group("gloo")
 def attempt(call):

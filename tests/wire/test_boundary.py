@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from rallypoint.wire.boundary import BoundaryAgreement, Visit, perform
-from rallypoint.wire.boundary_file import BoundaryFile
+from rallypoint.wire.boundary import BoundaryAgreement, BoundaryFile, Visit, perform
 
 # --- The model -------------------------------------------------------------------------------------------------------------
 

@@ -29,11 +29,11 @@ from rallypoint.wire import bounds, codec, line, messages
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fields import hints_of
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.readers import Unexpected, field_reader, limits_of
 from rallypoint.wire.role_plans import DEVICES, NODES, UNITS, RolePlan, role_plan, role_plans
 from rallypoint.wire.roles import RoleEntry
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 from rallypoint.wire.unit_files import HostReady, UnitStart, UnitStarted
 from rallypoint.wire.wish import Wish

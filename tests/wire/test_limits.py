@@ -12,10 +12,9 @@ from rallypoint.wire import codec
 from rallypoint.wire.hang import GroupSeen
 from rallypoint.wire.incident import Cause, Incident, IncidentId, Rung
 from rallypoint.wire.messages import AgentReport
-from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS
+from rallypoint.wire.node_range import MAX_NODES, MAX_WORKERS, Size
 from rallypoint.wire.places import RankSpan
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import Member
 from tests.wire.test_codec import REPORT
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rallypoint.wire import bounds, codec, long_json, sanitize
+from rallypoint.wire import bounds, codec, sanitize
 from rallypoint.wire.fence import Fence
-from rallypoint.wire.long_json import parse_long
+from rallypoint.wire.sanitize import parse_long
 from rallypoint.wire.status import JobState, JobStatus, Member, RankStatus
 
 JSON = st.recursive(
@@ -25,7 +25,7 @@ JSON = st.recursive(
 @pytest.fixture(autouse=True)
 def short_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Texts of a few characters are long ones."""
-    monkeypatch.setattr(long_json, "_PART", 6)
+    monkeypatch.setattr(sanitize, "_PART", 6)
 
 
 def outcome(parse: Any, text: str) -> str:

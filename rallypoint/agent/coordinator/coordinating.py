@@ -16,8 +16,7 @@ from rallypoint.agent.coordinator.home import FileHome, Home
 from rallypoint.agent.coordinator.orphan import keep_watch
 from rallypoint.agent.coordinator.pod_home import PodHome
 from rallypoint.agent.coordinator.record import keep_losses, keep_size
-from rallypoint.agent.coordinator.services import running_services
-from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.coordinator.shell import Coordinator, running_services
 from rallypoint.agent.coordinator.sink import refuse_later
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_plan, read_secret

@@ -24,10 +24,10 @@ from rallypoint.agent.tls import Tls
 from rallypoint.agent.transport.service import SupervisorDoor
 from rallypoint.wire import codec, sanitize
 from rallypoint.wire.endpoint import Endpoint
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import COORDINATOR_PORT, grpc_port
 from rallypoint.wire.roster import LostNode, Roster
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["RECORD_KEY", "LeaseHeartbeat", "PodHome", "SignsOfLife", "newest"]

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from rallypoint.wire import codec, sanitize
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.roster import LostNode
-from rallypoint.wire.size import Size
 
 __all__ = ["FileSize", "LossSource", "RecordFile", "SizeSource", "keep_losses", "keep_size"]
 

@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any
 
 from rallypoint.agent.clock import Clock
@@ -27,13 +27,14 @@ from rallypoint.agent.rendezvous import capabilities, journal
 from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import State
 from rallypoint.agent.waiting import TIMER_FLOOR, breather
-from rallypoint.capabilities.base import RoundView
+from rallypoint.capabilities.base import RoundView, ServiceContext, services
 from rallypoint.wire.messages import AgentReport, Refusal, Reply
+from rallypoint.wire.node_range import Size
+from rallypoint.wire.plan import Plan
 from rallypoint.wire.roster import LostNode
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus, Verdict
 
-__all__ = ["Coordinator"]
+__all__ = ["Coordinator", "running_services"]
 
 log = logging.getLogger("rallypoint.coordinator")
 
@@ -302,3 +303,31 @@ class Coordinator:
     def _refuse(self, report: AgentReport, refused: Refusal) -> Refusal:
         log.warning("the coordinator rejected the report of agent=%s host=%s: %s", report.agent, report.host, refused.reason)
         return refused
+
+
+@contextlib.asynccontextmanager
+async def running_services(
+    shell: Coordinator,
+    plan: Plan,
+    host: str,
+    clock: Clock,
+    *,
+    pod: bool = False,
+    requested: Callable[[str], Awaitable[Any]] | None = None,
+) -> AsyncIterator[None]:
+    """Run all services of optional capabilities meanwhile; see `ServiceContext` for the arguments."""
+    context = ServiceContext(
+        plan=plan,
+        host=host,
+        pod=pod,
+        clock=clock,
+        status=shell.status,
+        note=shell.note,
+        send=shell.send,
+        state_of=shell.state_of,
+        requested=requested,
+    )
+    async with contextlib.AsyncExitStack() as running:
+        for service in services(context):
+            await running.enter_async_context(service)
+        yield

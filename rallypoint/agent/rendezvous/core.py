@@ -82,8 +82,8 @@ from rallypoint.agent.rendezvous.profile import rules
 from rallypoint.agent.rendezvous.settings import Settings
 from rallypoint.supervision.budget import Course
 from rallypoint.wire.messages import MESSAGES_VERSION, AgentReport, AgentState, Assignment, Refusal, Regroup, Reply, Stop
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.roster import LostNode
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState, JobStatus
 
 __all__ = [

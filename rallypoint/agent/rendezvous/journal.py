@@ -8,9 +8,9 @@ from rallypoint.agent.culprit import culprit_first
 from rallypoint.agent.rendezvous.peers import Peer, State, members
 from rallypoint.supervision.folding import fold_told
 from rallypoint.supervision.verdicts import Judgement
+from rallypoint.wire.exits import signal_name
 from rallypoint.wire.incident import FREE, Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung, merge_incidents
 from rallypoint.wire.messages import SENT_AWAY
-from rallypoint.wire.process_exit import signal_name
 from rallypoint.wire.status import Event, JobState, Outcome, Verdict
 
 __all__ = [

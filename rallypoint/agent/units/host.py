@@ -21,11 +21,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rallypoint.agent.caches import cache_variables, home_is_writable
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.files import read_json, read_plan
 from rallypoint.agent.linux import become_subreaper, children
-from rallypoint.agent.setup import SetupError, run_setup
+from rallypoint.agent.setup import SetupError, cache_variables, home_is_writable, run_setup
 from rallypoint.agent.signals import signal_group
 from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, RankLogs, Streams, open_logs
 from rallypoint.agent.workers.reaper import Reaper
@@ -37,9 +36,9 @@ from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey
 from rallypoint.wire import codec, env
+from rallypoint.wire.exits import describe_exit
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import replace_file
-from rallypoint.wire.process_exit import describe_exit
 from rallypoint.wire.result import read_result
 from rallypoint.wire.role_plans import RolePlan, role_plan
 from rallypoint.wire.tail import Bounds, last_lines

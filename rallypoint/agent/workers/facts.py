@@ -13,9 +13,9 @@ from typing import Any
 from rallypoint.agent.workers.group import Worker
 from rallypoint.agent.workers.logs import RankLogs
 from rallypoint.wire import sanitize
+from rallypoint.wire.exits import describe_exit
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.masked import Masking
-from rallypoint.wire.process_exit import describe_exit
 from rallypoint.wire.tail import Bounds, last_lines
 
 __all__ = [

@@ -64,8 +64,8 @@ from rallypoint.job.platform import refuse_elsewhere
 from rallypoint.supervision.actions import Action
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import Holder, JobRecord
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Kind, OrphanPolicy, Plan
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobStatus
 from rallypoint.wire.tls import AUTO
 

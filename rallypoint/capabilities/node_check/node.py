@@ -30,9 +30,9 @@ from rallypoint.capabilities.node_check.wire import PlanSection, ReplySection, R
 from rallypoint.wire import env, sanitize
 from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
 from rallypoint.wire.endpoint import split_address
+from rallypoint.wire.exits import describe_exit
 from rallypoint.wire.messages import Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.process_exit import describe_exit
 
 __all__ = ["Checker", "Seen", "create", "probe_env", "read_probe"]
 

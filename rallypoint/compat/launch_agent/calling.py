@@ -42,10 +42,9 @@ from rallypoint.compat.launch_agent.settle import (
     settle,
 )
 from rallypoint.wire.errors import RallypointError
-from rallypoint.wire.exits import Exit
+from rallypoint.wire.exits import Exit, describe_exit
+from rallypoint.wire.function import return_file
 from rallypoint.wire.incident import Culprit
-from rallypoint.wire.launched import return_file
-from rallypoint.wire.process_exit import describe_exit
 from rallypoint.wire.status import Outcome
 
 __all__ = ["Outlet", "counters", "end_softly", "launch_agent", "read_outlet", "require_events"]

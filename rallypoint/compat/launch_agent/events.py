@@ -31,8 +31,7 @@ from pathlib import Path
 from rallypoint.agent.flags import CHOICES
 from rallypoint.compat.launch_agent import futex
 from rallypoint.wire import env
-from rallypoint.wire.boundary import BoundaryAgreement, Visit, perform
-from rallypoint.wire.boundary_file import BoundaryFile
+from rallypoint.wire.boundary import BoundaryAgreement, BoundaryFile, Visit, perform
 from rallypoint.wire.errors import RallypointError
 
 __all__ = ["NAMES", "Events", "EventsTimeoutError", "Flag", "Number", "StopAllTasks"]

@@ -24,7 +24,7 @@ from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.compat.launch_agent.config import DEFAULT_TIMEOUT, LaunchConfig, read_streams
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import split_address
-from rallypoint.wire.launched import ARGUMENTS, LAUNCHED_MODULE, PICKLE, SentCall
+from rallypoint.wire.function import ARGUMENTS, LAUNCHED_MODULE, PICKLE, SentCall
 from rallypoint.wire.plan import Entry, Plan, RendezvousSettings
 from rallypoint.wire.sections import build
 

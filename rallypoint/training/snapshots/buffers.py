@@ -14,8 +14,8 @@ import torch
 from rallypoint.checkpoint.errors import CheckpointError, NoRoomError
 from rallypoint.checkpoint.free_memory import require_memory
 from rallypoint.checkpoint.memory import BUFFER, HEADER, read_part
+from rallypoint.training.snapshots.device_copies import Registration
 from rallypoint.training.snapshots.linux import HUGEPAGE, POPULATE_WRITE, advise
-from rallypoint.training.snapshots.pinning import Registration
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.private import private_folder

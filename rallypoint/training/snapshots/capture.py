@@ -14,10 +14,10 @@ from torch.optim import Optimizer
 
 from rallypoint.checkpoint.memory import TensorEntry
 from rallypoint.training import values
-from rallypoint.training.position import position_of
 from rallypoint.training.randomness import random_state
 from rallypoint.training.snapshots.copy_threads import Piece
 from rallypoint.training.snapshots.digest import ROW, rounded
+from rallypoint.training.values import position_of
 
 __all__ = ["Capture", "Capturer", "Layout", "guarded_by", "optimizers_of", "random_key", "state_key", "state_size"]
 

@@ -17,7 +17,7 @@ from rallypoint.checkpoint.errors import DamagedCheckpointError
 from rallypoint.checkpoint.free_memory import require_memory
 from rallypoint.checkpoint.memory import Held, Part, everything
 from rallypoint.training import signed
-from rallypoint.training.agreement import place
+from rallypoint.training.signed import place
 from rallypoint.training.snapshots.copy_threads import CopyThreadPool
 from rallypoint.training.snapshots.parts import OpenPart, proven
 from rallypoint.wire.codec import dumps

@@ -32,8 +32,8 @@ from rallypoint.checkpoint.memory import Held, TensorEntry, area_of, everything
 from rallypoint.checkpoint.persist import part_files
 from rallypoint.checkpoint.store import Store
 from rallypoint.training import values
-from rallypoint.training.agreement import place
 from rallypoint.training.randomness import restore_random_state
+from rallypoint.training.signed import place
 from rallypoint.training.snapshots.capture import random_key, state_key
 from rallypoint.training.snapshots.choosing import Age, choose, seen_of
 from rallypoint.training.snapshots.copy_threads import CopyThreadPool

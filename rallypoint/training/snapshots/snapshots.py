@@ -29,9 +29,9 @@ from rallypoint.checkpoint.owned import OwnedFolder, new_name, own_folder, share
 from rallypoint.checkpoint.persist import Destination, is_snapshot, persist, write_destination
 from rallypoint.checkpoint.store import Store
 from rallypoint.checkpoint.url_store import open_store
-from rallypoint.training.agreement import agree, grouped, place
 from rallypoint.training.context import current_job, environment_int
 from rallypoint.training.reporting import report_resumed
+from rallypoint.training.signed import agree, grouped, place
 from rallypoint.training.snapshots.choosing import Age, newer_than_stored
 from rallypoint.training.snapshots.copy_threads import CopyThreadPool, copy_thread_count
 from rallypoint.training.snapshots.exchange import gather

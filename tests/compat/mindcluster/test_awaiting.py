@@ -10,8 +10,8 @@ from rallypoint.agent.rendezvous import core as rendezvous
 from rallypoint.agent.rendezvous.core import Settings, State
 from rallypoint.wire.incident import Rung
 from rallypoint.wire.messages import AgentState, Regroup
+from rallypoint.wire.node_range import Size
 from rallypoint.wire.plan import Profile, Scheduling
-from rallypoint.wire.size import Size
 from rallypoint.wire.status import JobState
 from tests.agent.test_rendezvous import answers, report, say, start
 

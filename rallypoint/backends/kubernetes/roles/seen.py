@@ -11,7 +11,7 @@ from rallypoint.backends.kubernetes.roles.lives import Life, Lives, instance_of,
 from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire.codec import WireError
-from rallypoint.wire.process_exit import signal_name
+from rallypoint.wire.exits import signal_name
 from rallypoint.wire.result import read_result
 from rallypoint.wire.sanitize import clean_text
 

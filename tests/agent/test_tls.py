@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import logging
 import socket
 import ssl
 import tempfile
 import time
 import tracemalloc
+from asyncio.sslproto import SSLProtocol
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -385,6 +387,29 @@ async def test_an_unfinished_handshake_counts_its_memory(ours: Tls, caplog: pyte
             writer.close()
     finally:
         await runner.cleanup()
+
+
+async def test_a_failed_handshake_leaves_no_garbage(ours: Tls) -> None:
+    """Thousands of them in a second would fill the memory before the next garbage collection."""
+
+    def left() -> int:
+        return sum(isinstance(one, SSLProtocol) for one in gc.get_objects())
+
+    async with listening(HTTP, ours) as at:
+        gc.collect()
+        gc.disable()
+        try:
+            before = left()
+            for ends in (True, False) * 3:
+                _, writer = await asyncio.open_connection(at.host, at.port)
+                writer.write(hello(500 if ends else 5000))  # a wrong message, or the beginning of one
+                await writer.drain()
+                await asyncio.sleep(0.05)
+                writer.close()
+                await writer.wait_closed()
+            await eventually_async(lambda: left() == before)
+        finally:
+            gc.enable()
 
 
 async def test_a_connection_costs_little_memory(ours: Tls) -> None:

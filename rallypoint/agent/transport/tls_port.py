@@ -65,8 +65,8 @@ class Secured:
             server_side=True,
             ssl_handshake_timeout=HANDSHAKE,
         )
-        made.shaken, made.unfinished = shaken, unfinished
-        shaken.add_done_callback(lambda _: self._shaken(shaken))
+        made.unfinished = unfinished
+        shaken.add_done_callback(lambda _: self._shaken(made, shaken))
         return cast("asyncio.BaseProtocol", made)
 
     def refusal(self) -> bytes:
@@ -79,10 +79,12 @@ class Secured:
         self.refused("the first message of the client is too large")
         return _ALERT
 
-    def _shaken(self, shaken: asyncio.Future[None]) -> None:
+    def _shaken(self, made: _Protocol, shaken: asyncio.Future[None]) -> None:
+        made.unfinished = None
         error = None if shaken.cancelled() else shaken.exception()
         if error is not None:
             self.refused(explain(error))
+            error.__traceback__ = None  # it refers to the protocol, and would keep both until a garbage collection
 
     def refused(self, why: str) -> None:
         """Log a rejected connection, now or with the next line."""
@@ -107,8 +109,9 @@ class _Protocol(sslproto.SSLProtocol):
     """asyncio's TLS with less memory: it fills a buffer of this size for each connection, and allocates one for each read."""
 
     max_size = _BUFFER
-    shaken: asyncio.Future[None]
-    unfinished: Callable[[], None]
+    #: Called for data after the first; None when the handshake has ended. The future of the handshake is not stored here,
+    #: because its error refers to this object.
+    unfinished: Callable[[], None] | None
     _begun = False
 
     if sys.version_info >= (3, 11):
@@ -124,7 +127,7 @@ class _Protocol(sslproto.SSLProtocol):
             self._received()
 
     def _received(self) -> None:
-        if self._begun and not self.shaken.done():
+        if self._begun and self.unfinished is not None:
             self.unfinished()
         self._begun = True
 

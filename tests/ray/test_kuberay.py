@@ -13,7 +13,10 @@ import pytest
 
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
+from rallypoint.backends.ray.access import Access as RayAccess
+from rallypoint.backends.ray.backend import RayBackend
 from rallypoint.backends.requests import request_resumption, request_suspension
+from rallypoint.cli.logs import Wanted, role_lines
 from rallypoint.job import load_job
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.plan import Kind
@@ -244,6 +247,10 @@ async def test_several_roles_run_in_a_ray_cluster(backend: KubernetesBackend, cl
         await _until_printed(backend, "rl", {"[trainer 1] trainer-1 of 2 begins with t": 2})
         await _until_printed(backend, "rl", {"[rollout 1] rollout-1 of 2 begins with r": 2})
         await _until_printed(backend, "rl", {"[server 0] server-0 of 1 begins with s": 1})
+        assert await _output(cluster, "rl", "rollout") == [
+            "[0] rollout-0 of 2 begins with r",
+            *["[1] rollout-1 of 2 begins with r"] * 2,
+        ]
         for who in ("trainer-0", "trainer-1", "rollout-0", "rollout-1"):
             job.end(who, 0)
         record = await job.over()
@@ -254,6 +261,20 @@ async def test_several_roles_run_in_a_ray_cluster(backend: KubernetesBackend, cl
     assert (running, record.incidents) == ([], ())
     assert not runs(after["server-0"][0])
     assert [name for name in objects(cluster) if name.startswith("rl")] == []
+
+
+async def _output(cluster: Running, name: str, role: str) -> list[str]:
+    """Return what `rallypoint logs --role` prints with `--backend ray` and the address of the head."""
+    _, found = cluster.request("GET", "/api/v1/namespaces/default/pods")
+    (head,) = (pod for pod in found["items"] if pod["metadata"]["name"] == f"{name}-head")
+    ray = RayBackend(RayAccess(address=f"http://127.0.0.1:{head['metadata']['annotations']['emulator/dashboard-port']}"))
+    try:
+        stored = await ray.load(name)
+        assert stored is not None
+        wanted = Wanted(role=role, rank=None, tail=None, follow=False)
+        return [f"{label}{line.text}" async for label, line in role_lines(ray, stored, wanted)]
+    finally:
+        await ray.close()
 
 
 async def _until_printed(backend: KubernetesBackend, name: str, wanted: dict[str, int]) -> None:

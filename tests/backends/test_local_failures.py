@@ -14,7 +14,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local import proc
 from rallypoint.backends.local.changes import LocalChanges
 from rallypoint.backends.local.detach import spawn_supervisor
-from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.supervision.actions import CreateNode
 from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.record import Phase

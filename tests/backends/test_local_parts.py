@@ -14,8 +14,8 @@ import pytest
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local import durable, proc
-from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.registry import default_home, open_backend
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.wire.env import HOME, JOB_MARK
 from tests.waiting import eventually, eventually_async
 

@@ -37,9 +37,9 @@ from rallypoint.backends.local.layout import FOREIGN, JobFolder
 from rallypoint.backends.local.logs import LogReader
 from rallypoint.backends.local.node import SHIM, NodeFolder
 from rallypoint.backends.local.store import Hold, Store, sweep
-from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.local.units import LocalUnits, node_devices, not_own
 from rallypoint.backends.sweeping import EVERY, sweeping
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode, Purge, RemoveCoordinator, RemoveNode
 from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import Holder, JobRecord

@@ -18,7 +18,7 @@ from rallypoint.backends.contract import BackendError, Changes
 from rallypoint.backends.local import proc
 from rallypoint.backends.local.files import read_optional, telling
 from rallypoint.backends.local.layout import FOLDERS, JobFolder
-from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.wire.unit_files import EXIT, STARTED, UNITS, UnitStarted
 
 __all__ = ["FOLLOWED", "LocalChanges"]

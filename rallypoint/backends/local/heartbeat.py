@@ -24,7 +24,7 @@ from typing import ClassVar
 from rallypoint.backends.contract import BackendError, Pulse
 from rallypoint.backends.local import durable, proc
 from rallypoint.backends.local.files import FULL, UnreadableError, pinned, read_optional, telling
-from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import PID, WHOLE

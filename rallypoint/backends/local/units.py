@@ -25,7 +25,7 @@ from rallypoint.backends.local.files import UnreadableError, pinned, read_bytes,
 from rallypoint.backends.local.layout import FOLDERS, FOREIGN, JobFolder
 from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
-from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
 from rallypoint.wire import codec, env

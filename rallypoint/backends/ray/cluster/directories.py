@@ -18,7 +18,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local import durable
 from rallypoint.backends.local.command_lines import mark
 from rallypoint.backends.local.layout import JobFolder
-from rallypoint.backends.local.threads import in_thread
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.wire.env import JOB_MARK
 
 __all__ = ["Directories", "is_open"]

@@ -30,7 +30,6 @@ from rallypoint.backends.local import durable
 from rallypoint.backends.local.certificates import renew
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader, UnitLogReader
-from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.local.units import prepare_roles
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.cluster.directories import Directories, is_open
@@ -40,6 +39,7 @@ from rallypoint.backends.ray.cluster.mirror import Mirror, is_url
 from rallypoint.backends.ray.cluster.nodes import Nodes
 from rallypoint.backends.ray.cluster.units import ClusterUnits
 from rallypoint.backends.ray.placement import FILE
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.role_records import UnitKey

@@ -16,12 +16,12 @@ from rallypoint.backends.contract import ActionError, Backend
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.local.store import Store
-from rallypoint.backends.local.threads import in_thread
 from rallypoint.backends.local.units import LocalUnits
 from rallypoint.backends.ray.cluster import groups
 from rallypoint.backends.ray.cluster.nodes import Nodes, placement_of
 from rallypoint.backends.ray.placement import Placement, group_name
 from rallypoint.backends.ray.roles import child, host_devices, place_of
+from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.conductor import wants
 from rallypoint.supervision.observation import NodeState

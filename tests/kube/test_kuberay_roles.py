@@ -149,6 +149,14 @@ MANY: dict[str, dict[str, Any]] = {
         "groups": PAIR,
     },
     "isolated": {"roles": {"a": JUDGE, "b": {**ROLLOUT, "driver": True}}, "worker_isolation": "WORKER"},
+    "whole job": {
+        "roles": {"a": JUDGE, "b": {**TRAINER, "nodes": 2}},
+        "profile": "appwrapper",
+        "tls": "auto",
+        "config": {"lr": "1e-5"},
+        "rpc": {"pickle": True},
+        "cluster": {"nodes": 3, "devices_per_node": 2},
+    },
     "equal": {"roles": {"a": JUDGE, "b": {**JUDGE, "total": 3}, "c": TRAINER}},
 }
 
@@ -320,6 +328,7 @@ def test_at_most_seven_worker_groups(kind):
     told = refused(kind, different(8))
     assert told.startswith("roles: 8 worker groups of a Ray cluster (role-0, role-1,")
     assert "expected at most 7" in told
+    assert "(role-0, role-1, role-2, role-3, role-4, role-5, role-6, role-7, ...)" in refused(kind, different(9))
     assert len(made({f"role-{index}": JUDGE for index in range(100)}, kind=kind)["workerGroupSpecs"]) == 1
 
 

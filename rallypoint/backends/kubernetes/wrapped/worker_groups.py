@@ -116,7 +116,8 @@ def worker_groups(job: ElasticJob, shapes: Iterable[Shape]) -> tuple[WorkerGroup
         key = json.dumps([group.template, dict(group.ask), group.each], sort_keys=True)
         found[key] = _added(found[key], group) if key in found else group
     if len(found) > _MOST:
-        shown = ", ".join(group.name for group in found.values())
+        names = [group.name for group in found.values()]
+        shown = ", ".join(names[: _MOST + 1]) + (", ..." if len(names) > _MOST + 1 else "")
         raise SubmitError(
             f"roles: {len(found)} worker groups of a Ray cluster ({shown}) are not allowed; expected at most {_MOST}. Roles "
             "with equal images, environments and resources share a worker group, and so do the roles of one of the job's groups"

@@ -34,7 +34,7 @@ _AT_ONCE = 32
 
 #: Pause of accepting, in seconds, after unanswered connections were closed because of a limit, and after an error. Up to
 #: `_AT_ONCE` connections for each pause are more than 4,096, a full queue of the kernel, in a second.
-_PAUSE, _ERROR_PAUSE = 0.004, 0.1
+_PAUSE, _ERROR_PAUSE = 0.002, 0.1
 
 #: Seconds for which the further data of a rejected connection is discarded, and bytes.
 _LINGER, _DISCARDED = 1.0, 1 << 17

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import ssl
 import sys
+import tracemalloc
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -28,7 +29,7 @@ from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.backend import RayBackend
-from rallypoint.backends.ray.dashboard import Cluster, read_line
+from rallypoint.backends.ray.dashboard import Cluster, announced, read_line
 from rallypoint.backends.site import Site
 from rallypoint.plugin.jobs import Looker
 from rallypoint.plugin.live_access import LiveAccess, open_live
@@ -282,6 +283,33 @@ async def test_a_large_answer_does_not_stop_the_event_loop(forged: tuple[Forged,
 def test_a_line_that_no_ledger_wrote_names_no_ledger(text: str) -> None:
     """Any Ray job can print one; the API server of Airflow would send a request to where it says."""
     assert read_line(text.strip(), dashboard="http://127.0.0.1:8265") is None
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        pytest.param("", "\nmore\n", id="first"),
+        pytest.param("text\r\n\n", "", id="last"),
+        pytest.param("\n" * (4 << 20), "\n" * (4 << 20), id="among millions of lines"),
+        pytest.param(f"x {calls.LINE}{{}}\n", "\n" + line("http://10.0.0.1:99"), id="among others"),
+    ],
+)
+def test_a_ledger_is_found_in_a_log_of_any_size(before: str, after: str) -> None:
+    """A list of all lines of 32 MiB would need a second of the event loop, and hundreds of megabytes."""
+    told = line("http://10.0.0.7:41000").strip()
+    log = before + told + after
+    tracemalloc.start()
+    try:
+        assert announced(log) == told
+        assert tracemalloc.get_traced_memory()[1] < 100_000
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("log", ["", "text", f"x{calls.LINE}", f"text\n {calls.LINE}{{}}"])
+def test_another_log_announces_no_ledger(log: str) -> None:
+    """The line has to begin with the mark."""
+    assert announced(log) == ""
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,9 @@ _LAST = 10**13
 #: Bytes and JSON values of an answer of dashboard or ledger: any program on the cluster can make it as large as it likes.
 _LARGEST_ANSWER, _VALUES = 32 << 20, 1 << 20
 
+#: Characters of the longest line that announces a ledger, and of the end of a text that an error shows a line of.
+_LONGEST_LINE, _END = 4096, 1 << 16
+
 #: Ids of Ray jobs and keys of ledgers that are used in requests.
 _SUBMISSION, _KEY = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII), re.compile(r"[A-Za-z0-9_-]{16,200}", re.ASCII)
 
@@ -138,7 +141,7 @@ class Cluster:
                 if answer.status == 404 and missing is not None:
                     return missing
                 if answer.status != 200:
-                    raise BackendError(f"{method} {where}: {_refusal(answer.status, content.decode(errors='replace'))}")
+                    raise BackendError(f"{method} {where}: {_refusal(answer.status, content[-_END:].decode(errors='replace'))}")
                 if content.strip().startswith((b"{", b"[", b'"')):
                     return await asyncio.to_thread(parse_answer, content)
                 return content.decode(errors="replace")
@@ -289,10 +292,8 @@ class Cluster:
     async def _line(self, submission: str) -> tuple[str, str] | None:
         """Return the address and the key in the log of a Ray job, None where it has none that may be used."""
         answer = await self._object("GET", f"/api/jobs/{submission}/logs", missing={"logs": ""})
-        for line in str(answer.get("logs") or "").splitlines():
-            if line.startswith(calls.LINE):
-                return read_line(line, dashboard=self.access.url)
-        return None
+        line = announced(str(answer.get("logs") or ""))
+        return read_line(line, dashboard=self.access.url) if line else None
 
     async def bootstrap(self, submission: str) -> tuple[str, str]:
         """Run the Ray job of this id to its end; return the address and the key of the ledger that it found or created."""
@@ -309,7 +310,7 @@ class Cluster:
             await asyncio.sleep(_LOOK)
         found = await self._line(submission)
         if found is None:
-            text = str((await self._object("GET", f"/api/jobs/{submission}/logs")).get("logs") or "")
+            text = str((await self._object("GET", f"/api/jobs/{submission}/logs")).get("logs") or "")[-_END:]
             last = next((line for line in reversed(text.splitlines()) if line.strip()), str(job.get("message") or ""))
             reason = last.strip()[:500]
             raise BackendError(
@@ -332,6 +333,15 @@ def parse_answer(content: bytes) -> Any:
     if has_more_values(content, _VALUES):
         raise LimitError(f"the HTTP response has more than {_VALUES} JSON values")
     return sanitize.parse(content)
+
+
+def announced(log: str) -> str:
+    """Return the first line of a log that announces a ledger, "" if it has none.
+
+    Any program on the cluster can write a log with millions of lines, and to split it would stop the event loop.
+    """
+    begin = 0 if log.startswith(calls.LINE) else log.find(f"\n{calls.LINE}") + 1
+    return log[begin : begin + _LONGEST_LINE].partition("\n")[0] if log.startswith(calls.LINE, begin) else ""
 
 
 def read_line(line: str, *, dashboard: str) -> tuple[str, str] | None:

@@ -79,9 +79,16 @@ class DirectoryServer:
         app.router.add_get(f"{ENTRIES_PATH}/{{name}}", self._find)
         app.router.add_put(f"{ENTRIES_PATH}/{{name}}", self._announce)
         secured = None if tls is None else Secured(lambda: tls.server)
-        pages = {HEALTH_PATH: _health}
         self._runner, bound = await listen(
-            app, host, port, whose="role directory", token=self._token, secured=secured, pages=pages, rule=rule
+            app,
+            host,
+            port,
+            whose="role directory",
+            token=self._token,
+            secured=secured,
+            pages={HEALTH_PATH: _health},
+            now={HEALTH_PATH: _health_text},
+            rule=rule,
         )
         return bound
 
@@ -123,6 +130,10 @@ class DirectoryServer:
 
 
 async def _health() -> Text:
+    return _health_text()
+
+
+def _health_text() -> Text:
     return Text.of_json({"service": "rallypoint-directory"})
 
 

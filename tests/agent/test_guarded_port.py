@@ -47,7 +47,14 @@ async def served(
     app.router.add_post("/echo", _echo)
     limits = Limits(most=most, strangers=strangers, per_peer=per_peer, patience=patience, held=held)
     runner, port = await listen(
-        app, HERE, 0, whose="test", token=TOKEN, limits=limits, pages={HEALTH_PATH: _answer, "/broken": _broken}
+        app,
+        HERE,
+        0,
+        whose="test",
+        token=TOKEN,
+        limits=limits,
+        pages={HEALTH_PATH: _answer, "/now": _answer, "/later": _answer, "/broken": _broken},
+        now={"/now": lambda: Text(body=b"now", kind="text/plain"), "/later": lambda: None},
     )
     try:
         yield port
@@ -280,6 +287,10 @@ async def test_the_health_answers_and_closes() -> None:
         pytest.param(f"GET {HEALTH_PATH}?a=b", b"200", b"here", id="a page with a query"),
         pytest.param(f"HEAD {HEALTH_PATH}", b"200", b"", id="the head of a page"),
         pytest.param(f"POST {HEALTH_PATH}", b"405", b"405: Method Not Allowed", id="another method"),
+        pytest.param("GET /now", b"200", b"now", id="a page that is known"),
+        pytest.param("HEAD /now", b"200", b"", id="the head of a page that is known"),
+        pytest.param("POST /now", b"405", b"405: Method Not Allowed", id="another method for a page that is known"),
+        pytest.param("GET /later", b"200", b"here", id="a page that is not known yet"),
         pytest.param("GET /broken", b"500", b"500: Internal Server Error", id="a page that fails"),
         pytest.param("POST /echo", b"401", f"{TOKEN_HEADER}: does not match the secret of this job".encode(), id="no page"),
         pytest.param("GET /%68ealthz", b"401", f"{TOKEN_HEADER}: does not match the secret of this job".encode(), id="encoded"),

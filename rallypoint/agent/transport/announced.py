@@ -112,6 +112,7 @@ class Listener:
             limits=limits,
             secured=secured,
             pages={HEALTH_PATH: _health},
+            now={HEALTH_PATH: _health_text},
             rule=rule,
         )
         return bound
@@ -137,4 +138,8 @@ class Listener:
 
 
 async def _health() -> Text:
+    return _health_text()
+
+
+def _health_text() -> Text:
     return Text.of_json({"service": AGENT_SERVICE, "version": MESSAGES_VERSION})

@@ -14,7 +14,7 @@ from aiohttp import http_exceptions, web
 from rallypoint.agent import descriptors
 from rallypoint.agent.descriptors import Shares
 from rallypoint.agent.errors import ConfigError
-from rallypoint.agent.transport.first_request import NOT_HTTP, CertificateRule, FirstRequests, Page, Text
+from rallypoint.agent.transport.first_request import NOT_HTTP, CertificateRule, FirstRequests, Page, PageNow, Text
 from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort, Rejection
 from rallypoint.agent.transport.request_head import NotHttpError, complete_head
 from rallypoint.agent.transport.service import KEPT
@@ -40,6 +40,7 @@ _LINGER = 1.0
 _HTTP_HELD, _TLS_HELD, _UNFINISHED_HELD = 16 << 10, 96 << 10, 192 << 10
 
 _NO_PAGES: Mapping[str, Page] = MappingProxyType({})
+_NONE_NOW: Mapping[str, PageNow] = MappingProxyType({})
 
 log = logging.getLogger("rallypoint.agent.http")
 
@@ -108,22 +109,23 @@ async def listen(
     store: Callable[[], str] | None = None,
     secured: Secured | None = None,
     pages: Mapping[str, Page] = _NO_PAGES,
+    now: Mapping[str, PageNow] = _NONE_NOW,
     rule: CertificateRule | None = None,
 ) -> tuple[web.AppRunner, int]:
     """Serve `app` and return what to clean up, and the port, a free one when `port` is 0.
 
     A connection whose first request has the `token` is not ended for others; see `Connections`. Any other connection gets one
-    of the `pages`, or an error: the app gets nothing from it, so that data from strangers cannot fill the memory. Without
-    `limits` there are as many connections as the descriptors of this process allow, or its `shares` of them. Connections that
-    are not HTTP are forwarded to the address that `store` returns, see `SharedPort`. With `secured` HTTP is served over TLS
-    alone, and to clients with the certificates that the `rule` needs.
+    of the `pages`, at once if it is known `now`, or an error: the app gets nothing from it, so that data from strangers cannot
+    fill the memory. Without `limits` there are as many connections as the descriptors of this process allow, or its `shares`
+    of them. Connections that are not HTTP are forwarded to the address that `store` returns, see `SharedPort`. With `secured`
+    HTTP is served over TLS alone, and to clients with the certificates that the `rule` needs.
 
     Raises `ConfigError` when the port cannot be had; its `__cause__` is the `OSError`. `whose` is for that error.
     """
     runner = _runner(app)
     for path, page in pages.items():
         app.router.add_get(path, _shown(page))
-    requests = FirstRequests(server=lambda: _server_protocol(runner), token=token, pages=pages, rule=rule)
+    requests = FirstRequests(server=lambda: _server_protocol(runner), token=token, pages=pages, now=now, rule=rule)
     http = _HttpAdmission(requests, secured)
     shares = shares or descriptors.shares(forwards=store is not None)
     limits = limits or limits_for(shares)

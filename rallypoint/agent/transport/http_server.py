@@ -83,6 +83,7 @@ class HttpServer:
             store=self._store,
             secured=secured,
             pages={HEALTH_PATH: self._health},
+            now={HEALTH_PATH: lambda: self._health_text() if self.settled.is_set() else None},
             rule=rule,
         )
         return bound
@@ -138,6 +139,9 @@ class HttpServer:
 
     async def _health(self) -> Text:
         await self.settled.wait()
+        return self._health_text()
+
+    def _health_text(self) -> Text:
         return Text.of_json({"service": SERVICE_NAME, "version": MESSAGES_VERSION, "grpc": self.grpc})
 
 

@@ -28,7 +28,7 @@ from tests.ray.clusters import ray_cluster
 __all__ = ["crowd"]
 
 #: Seconds of the measurement, and until all jobs must run.
-_SPAN, _READY = 30.0, 900.0
+_SPAN, _READY = 30.0, 2400.0
 
 #: Submissions at once.
 _AT_ONCE = 4

@@ -71,8 +71,8 @@ def load() -> Assets:
     return Assets(digest=digest, page=page.replace(b"{digest}", digest.encode()), files=files)
 
 
-#: Number of last lines of each stream of a rank, and characters of each line.
-_LINES, _WIDTH = 1000, 2000
+#: Number of last lines of each stream of a rank.
+_LINES = 1000
 
 _FOR_EVER = "public, max-age=31536000, immutable"
 
@@ -169,4 +169,4 @@ async def _last_lines(looks: Looker, task: TaskSeen, rank: int, role: str) -> st
         raise HTTPException(503, str(error)) from error
     if not lines:
         raise HTTPException(404, f"the output of rank {rank} no longer exists; see the task's log")
-    return "".join(f"{line.stream}  {line.text[:_WIDTH]}\n" for line in lines)
+    return "".join(f"{line.stream}  {line.text}\n" for line in lines)

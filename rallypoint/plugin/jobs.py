@@ -42,6 +42,9 @@ PATIENCE = 10.0
 #: Limits of cached jobs and open backends, because tasks choose their names.
 MOST_JOBS, MOST_BACKENDS = 256, 16
 
+#: Characters of each line of a log; longer ones are cut before they are masked, which takes time.
+_WIDTH = 2000
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Seen:
@@ -207,7 +210,7 @@ def _owned(record: JobRecord, tries: Collection[str]) -> bool:
 
 def _masked(lines: Iterable[LogLine], plan: Plan) -> tuple[LogLine, ...]:
     mask = mask_of_plan(plan)
-    return tuple(dataclasses.replace(line, text=mask(line.text)) for line in lines)
+    return tuple(dataclasses.replace(line, text=mask(line.text[:_WIDTH])) for line in lines)
 
 
 def _page(place: Place, tries: Mapping[str, int], seen: _Seen) -> Page:

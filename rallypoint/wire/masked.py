@@ -31,7 +31,10 @@ Masking = Callable[[str], str]
 _SHORTEST = 5
 
 #: Secrets of one job, their characters, and the characters of the notes of where they are; above that whole texts are masked.
-_MOST, _MOST_CHARS, _MOST_NOTED = 256, 16 * 1024, 64 * 1024
+_MOST, _MOST_CHARS, _MOST_NOTED = 64, 16 * 1024, 64 * 1024
+
+#: Notes of places of secrets: one secret may be in many variables.
+_MOST_PLACES = 1024
 
 #: Lines of all secrets: each is masked by itself, since logs and errors are shown line by line.
 _MOST_LINES = 256
@@ -39,6 +42,13 @@ _LINE_END = re.compile(r"\s*(?:[\r\n]|\\n)\s*")
 
 #: Characters of the shortest text that may be cut; such a text is also searched for the beginning of a secret at its end.
 _CUT = 500
+
+#: What stands where a line was cut (tail.py): behind it, and before the end of a line whose beginning was not read.
+_MARK, _MOST_MARKS = re.compile(r"( \.\.\. \(\d+ bytes more\)|(?:^|(?<=: ))\.\.\. )"), 8
+
+#: Comparisons of characters that the secrets of a text may need, and of ends of a text with the beginning of a secret. A script
+#: can write texts in which secrets begin everywhere and end nowhere.
+_MOST_COMPARED, _MOST_BEGINNINGS = 200_000, 256
 
 #: Characters of a value in which several secrets are told apart, and places at which the end of one is looked for.
 _SEARCHED, _TRIES = 16 * 1024, 1024
@@ -115,30 +125,68 @@ def _mask(values: Iterable[tuple[Any, Any]]) -> Masking:
         if secret not in secrets:
             secrets.add(secret)
             size += len(secret)
-        if place >= _MOST or size > _MOST_CHARS:
+        if place >= _MOST_PLACES or len(secrets) > _MOST or size > _MOST_CHARS:
             return _hidden
     lines = {line for secret in secrets for line in _LINE_END.split(secret) if re.search(r"\w", line)}
     if len(lines) > _MOST_LINES:
         return _hidden
     # The longest first: one may be part of another. A pattern of all of them would cost pattern times text in one call.
     ordered = sorted((secret for secret in secrets | lines if len(secret) >= _SHORTEST), key=len, reverse=True)
+    return _Mask(ordered)
 
-    def mask(text: str) -> str:
+
+class _Mask:
+    """Masks secrets that are ordered by their length, the longest first."""
+
+    def __init__(self, secrets: Sequence[str]) -> None:
+        self._secrets = secrets
+        self._reversed = [secret[::-1] for secret in secrets]
+        self._length = sum(map(len, secrets))
+        #: Characters of all secrets that begin alike, by their beginning.
+        self._beginnings: dict[str, int] = {}
+        for secret in secrets:
+            begin = secret[:_SHORTEST]
+            self._beginnings[begin] = self._beginnings.get(begin, 0) + len(secret)
+
+    def __call__(self, text: str) -> str:
+        if len(text) * self._length > _MOST_COMPARED and self._compared(text) > _MOST_COMPARED:
+            return HIDDEN
         long = len(text) >= _CUT
-        for secret in ordered:
+        for secret in self._secrets:
             text = text.replace(secret, HIDDEN)
-        return _without_begun(text, ordered) if long else text
+        if text.startswith("... ") or ": ... " in text or " bytes more)" in text:
+            return self._without_cut(text, long=long)
+        return _without_begun(text, self._secrets) if long else text
 
-    return mask
+    def _compared(self, text: str) -> int:
+        """Return how many characters a search for all secrets compares at the most; a beginning may overlap with itself."""
+        return sum(_SHORTEST * text.count(begin) * length for begin, length in self._beginnings.items())
+
+    def _without_cut(self, text: str, *, long: bool) -> str:
+        """Return a text without parts of secrets where a mark says that a line was cut."""
+        parts = _MARK.split(text, _MOST_MARKS)
+        for place in range(0, len(parts), 2):
+            before, after = parts[place - 1] if place else "", parts[place + 1] if place + 1 < len(parts) else ""
+            if after.startswith(" ") or (long and not after):
+                parts[place] = _without_begun(parts[place], self._secrets)
+            if before.startswith("."):
+                parts[place] = _without_begun(parts[place][::-1], self._reversed)[::-1]
+        if _MARK.search(parts[-1]):
+            parts[-1] = HIDDEN
+        return "".join(parts)
 
 
 def _without_begun(text: str, secrets: Sequence[str]) -> str:
-    """Return a text that may have been cut without the beginning of a secret at its end."""
-    cut = len(text)
+    """Return a text that may have been cut without the beginning of a secret at its end: without more if it is long to find."""
+    cut, left = len(text), _MOST_BEGINNINGS
     for secret in secrets:
         place = text.find(secret[:_SHORTEST], max(0, len(text) - len(secret) + 1), cut + _SHORTEST)
-        while place >= 0 and not secret.startswith(text[place:]):
+        first = place
+        while place >= 0 and left > 0 and not secret.startswith(text[place:]):
+            left -= 1
             place = text.find(secret[:_SHORTEST], place + 1)
+        if left <= 0:
+            place = first
         cut = place if 0 <= place < cut else cut
     return text if cut == len(text) else text[:cut] + HIDDEN
 

@@ -72,6 +72,10 @@ _BREAK = re.compile("[\t\n\r]")
 #: Characters of a list or an object that the C scanner reads in one call.
 _PART = 1 << 14
 
+#: Characters behind the beginning of a container that is longer than a part, in which no other container is tried: each list
+#: of a chain would be scanned again in vain.
+_UNTRIED = _PART // 8
+
 #: Nested containers; `json.loads` has a limit of the same order, by the depth of its recursion.
 _DEPTH = 900
 
@@ -251,7 +255,7 @@ def parse_long(text: str) -> Any:
     numbers. Even in a thread it blocks the event loop of the process, which in a triggerer is shared by the triggers of all
     tasks. Here the same C scanner is called for a few kilobytes at a time, and Python switches threads in between.
     """
-    value, end = _Parser(text).value(_after_space(text, 0), 0)
+    value, end = _Parser(text).value(_after_space(text, 0), 0, 0)
     end = _after_space(text, end)
     if end != len(text):
         raise json.JSONDecodeError("Extra data", text, end)
@@ -264,18 +268,21 @@ class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
 
-    def value(self, start: int, depth: int) -> tuple[Any, int]:
-        """Parse any value."""
+    def value(self, start: int, depth: int, tried_from: int) -> tuple[Any, int]:
+        """Parse any value; the C scanner is tried for containers that begin at `tried_from` or behind it."""
         opening = self._text[start : start + 1]
         if opening not in ("[", "{") or not opening:
             return self._scalar(start)
-        try:
-            value, end = _scan(self._text[start : start + _PART], 0)
-        except (StopIteration, ValueError, RecursionError):  # longer than a part, or invalid: that is found below
-            if depth >= _DEPTH:
-                raise ValueError(f"the JSON value is nested too deeply; at most {_DEPTH} levels are allowed") from None
-            return self._list(start, depth) if opening == "[" else self._object(start, depth)
-        return value, start + end
+        if start >= tried_from:
+            try:
+                value, end = _scan(self._text[start : start + _PART], 0)
+            except (StopIteration, ValueError, RecursionError):  # longer than a part, or invalid: that is found below
+                tried_from = start + _UNTRIED
+            else:
+                return value, start + end
+        if depth >= _DEPTH:
+            raise ValueError(f"the JSON value is nested too deeply; at most {_DEPTH} levels are allowed")
+        return self._list(start, depth, tried_from) if opening == "[" else self._object(start, depth, tried_from)
 
     def _scalar(self, start: int) -> tuple[Any, int]:
         try:
@@ -284,19 +291,19 @@ class _Parser:
             raise json.JSONDecodeError("Expecting value", self._text, stop.value) from None
         return found
 
-    def _list(self, start: int, depth: int) -> tuple[list[Any], int]:
+    def _list(self, start: int, depth: int, tried_from: int) -> tuple[list[Any], int]:
         text, items = self._text, list[Any]()
         at = _after_space(text, start + 1)
         if text[at : at + 1] == "]":
             return items, at + 1
         while True:
-            item, at = self.value(at, depth + 1)
+            item, at = self.value(at, depth + 1, tried_from)
             items.append(item)
             at, more = self._next(at, "]")
             if not more:
                 return items, at
 
-    def _object(self, start: int, depth: int) -> tuple[dict[str, Any], int]:
+    def _object(self, start: int, depth: int, tried_from: int) -> tuple[dict[str, Any], int]:
         text, fields = self._text, dict[str, Any]()
         at = _after_space(text, start + 1)
         if text[at : at + 1] == "}":
@@ -308,7 +315,7 @@ class _Parser:
             at = _after_space(text, at)
             if text[at : at + 1] != ":":
                 raise json.JSONDecodeError("Expecting ':' delimiter", text, at)
-            fields[key], at = self.value(_after_space(text, at + 1), depth + 1)
+            fields[key], at = self.value(_after_space(text, at + 1), depth + 1, tried_from)
             at, more = self._next(at, "}")
             if not more:
                 return fields, at

@@ -136,6 +136,28 @@ def test_parts_of_a_secret_are_masked_wherever_a_job_is_shown(
     assert "***" in failed.error + failed.record + failed.status
 
 
+def test_a_secret_at_the_end_of_a_cut_line_of_a_simple_role_is_masked(light: Any, home: Path, tmp_path: Path) -> None:
+    """The last line of an instance is cut after 500 bytes, before its secrets are masked."""
+    mask_secret(SECRET)
+    script = tmp_path / "rollout.py"
+    script.write_text("import os, sys\nprint('x' * 480 + os.environ['WAREHOUSE'], file=sys.stderr)\nsys.exit(3)\n")
+    role = {"launch": "simple", "entrypoint": str(script), "env": {"WAREHOUSE": SECRET}}
+    ti = FakeTask()
+    operator = Operator(
+        task_id="train",
+        job={"roles": {"rollout": role}, "fault_tolerance": {"retry_limit": 0}, "recovery": {"node_replacements": 0}},
+        on_finish_action="keep_job",
+        deferrable=False,
+    )
+    with pytest.raises(TrainingFailed) as failed:
+        operator.execute(context(ti))
+    (job,) = (Path(os.environ[env.HOME]) / "jobs").iterdir()
+
+    texts = (str(failed.value), json.dumps(ti.pushed), (job / "record.json").read_text())
+    assert [text for text in texts if SECRET[:8] in text] == []
+    assert "x*** ... (4 bytes more)" in texts[0]
+
+
 def echo(password: str, *, options: dict[str, str]) -> str:
     return f"{password} {options}"[:0]
 

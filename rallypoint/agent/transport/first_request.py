@@ -8,6 +8,7 @@ read.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import json
 import logging
@@ -291,7 +292,8 @@ class _FirstRequest(asyncio.Protocol):
         if self._transport.is_closing():  # its place was taken
             return
         if self._transport.can_write_eof():
-            self._transport.write_eof()
+            with contextlib.suppress(OSError):  # the client has closed the connection
+                self._transport.write_eof()
         self._lingering = asyncio.get_running_loop().call_later(_LINGER, self._transport.close)
 
     def _discard(self, data: bytes) -> None:

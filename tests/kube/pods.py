@@ -6,8 +6,9 @@ from typing import Any
 
 from rallypoint.backends.kubernetes.labels import Part, labels
 from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.watching.views import HostView, host_view
 
-__all__ = ["JOB", "condition", "ended", "pod", "running", "status_of", "waiting"]
+__all__ = ["JOB", "condition", "ended", "host_of", "pod", "running", "status_of", "waiting"]
 
 JOB = JobRef(name="digits", uid="0123456789abcdef", namespace="default", owner="owner")
 
@@ -70,3 +71,10 @@ def condition(kind: str, reason: str, message: str = "", *, status: str = "True"
 def status_of(code: int, reason: str, message: str) -> dict[str, Any]:
     """A refusal of the API server."""
     return {"kind": "Status", "status": "Failure", "code": code, "reason": reason, "message": message}
+
+
+def host_of(node: dict[str, Any]) -> HostView:
+    """Return what is kept of a machine."""
+    found = host_view(node)
+    assert found is not None
+    return found

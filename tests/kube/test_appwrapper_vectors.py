@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.kubernetes.watching.views import HostView, host_view
+from rallypoint.backends.kubernetes.watching.views import HostView
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSetError, pod_sets
+from tests.kube.pods import host_of
 from tests.kube.wrappers import pytorchjob
 
 BATCH = {"apiVersion": "batch/v1", "kind": "Job", "spec": {"parallelism": 4, "completions": 2, "template": {"spec": {}}}}
@@ -39,9 +40,7 @@ def wrapper(*components: dict[str, Any]) -> dict[str, Any]:
 def machine(labels: dict[str, str] | None = None, taints: list[dict[str, str]] | None = None) -> HostView:
     """Return what is kept of a machine that is ready."""
     status = {"conditions": [{"type": "Ready", "status": "True"}]}
-    return host_view(
-        {"metadata": {"name": "gpu-1", "labels": labels or {}}, "spec": {"taints": taints or []}, "status": status}
-    )
+    return host_of({"metadata": {"name": "gpu-1", "labels": labels or {}}, "spec": {"taints": taints or []}, "status": status})
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
 
 from rallypoint.backends.kubernetes.watching.cache import Cache
-from rallypoint.backends.kubernetes.watching.views import ConfigMapView
+from rallypoint.backends.kubernetes.watching.gone import Gone
+from rallypoint.backends.kubernetes.watching.views import PodView, pod_view
 from tests.kube.pods import JOB, ended, pod
 
 UID = JOB.uid
@@ -107,7 +109,7 @@ def test_a_hosts_heartbeat_is_no_news():
 
 def test_objects_above_the_limit_are_read_when_they_are_needed():
     """All ConfigMaps of a namespace may be larger than the memory of a triggerer: a watch that lost some is not up to date."""
-    cache = Cache(most_bytes=5_000)
+    cache = Cache(most_bytes=3_000)
     for node in range(3):
         assert cache.pods.put(pod(node=node, version="5")) is not None
     assert (sorted(phases(cache)), cache.pods.full) == (["digits-a1-n0-1"], True)
@@ -120,8 +122,40 @@ def test_objects_above_the_limit_are_read_when_they_are_needed():
     assert (sorted(phases(cache)), cache.pods.full) == (["digits-a1-n4-1"], False)
 
 
-@pytest.mark.parametrize("data", [{str(n): "" for n in range(1000)}, {"x": "\U0001f600" + "a" * 30_000}], ids=["keys", "emoji"])
-def test_the_memory_of_a_configmap_counts_and_not_its_characters(data):
-    """100,000 empty texts need 10 MB, and one emoji makes each character of a text four bytes."""
-    view = ConfigMapView(name="n", uid="u", version="1", job="j", job_uid="u", part="job", data=data)
-    assert view.size > 100_000
+def test_a_flood_of_deleted_pods_leaves_the_pods_of_work():
+    """Whoever may create pods may delete them, and the end of one that ran must be known: large ones are forgotten first."""
+    gone = Gone(most=(100, 1 << 20), of_all=(150, 2 << 20))
+    mine = [view(node=n) for n in range(60)]
+    for one in mine:
+        gone.add(one)
+    for number in range(500):
+        gone.add(view(node=0, uid=f"large-{number}", message="x" * 30_000))
+        assert gone.size <= 1 << 20
+    assert set(mine) <= set(gone.of(UID))
+
+    for number in range(500):
+        gone.add(view(node=0, uid=f"small-{number}"))
+        assert gone.count <= 100
+    assert gone.of(UID)[-1].uid == "small-499"
+
+
+def test_a_flood_of_deleted_pods_of_one_job_leaves_those_of_another():
+    """The labels of a pod can name any job."""
+    gone = Gone(most=(100, 1 << 20), of_all=(150, 2 << 20))
+    mine = view(node=0)
+    gone.add(mine)
+    for number in range(1000):
+        one = view(node=0, uid=f"other-{number}")
+        gone.add(dataclasses.replace(one, labels=dataclasses.replace(one.labels, uid=f"other-{number % 3}")))
+        assert gone.count <= 150
+    assert gone.of(UID) == (mine,)
+    for number in range(3):
+        gone.drop(f"other-{number}")
+    gone.forget(UID, [mine.uid])
+    assert (gone.count, gone.size, gone.of(UID)) == (0, 0, ())
+
+
+def view(**said: Any) -> PodView:
+    found = pod_view(pod(**said))
+    assert found is not None
+    return found

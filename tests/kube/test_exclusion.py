@@ -9,11 +9,11 @@ import pytest
 
 from rallypoint.backends.kubernetes.exclusion import choose_exclusion, has_no_room_elsewhere, left_hosts, lost_hosts, returned
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion
-from rallypoint.backends.kubernetes.watching.views import PodView, host_view, pod_view
+from rallypoint.backends.kubernetes.watching.views import PodView, pod_view
 from rallypoint.job import Role, compile_plan, load_job
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import Answer, Cause, Culprit, FaultKind, Incident, IncidentId, Rung
-from tests.kube.pods import condition, pod
+from tests.kube.pods import condition, host_of, pod
 
 SPEC: dict[str, Any] = {"name": "train", "entrypoint": "train.py", "image": "any:1"}
 
@@ -58,7 +58,7 @@ def test_a_fault_keeps_a_job_off_a_machine_while_another_can_take_it(
     machines: list[dict[str, Any]] | None, fields: dict[str, Any], expected: Exclusion
 ) -> None:
     """The last usable machine is never excluded; where nobody knows which there are, the exclusion is a preference."""
-    hosts = None if machines is None else [host_view(found) for found in machines]
+    hosts = None if machines is None else [host_of(found) for found in machines]
 
     assert choose_exclusion(BAD, frozenset(), hosts, role(**fields)) == expected
 
@@ -66,12 +66,12 @@ def test_a_fault_keeps_a_job_off_a_machine_while_another_can_take_it(
 def test_flagged_devices_are_never_used() -> None:
     """A broken accelerator is no place to train, even where it is the last."""
     assert choose_exclusion(BAD, FLAGGED, None, role()) == Exclusion(required=FLAGGED, preferred=BAD)
-    assert choose_exclusion(BAD, FLAGGED, [host_view(machine("a"))], role()) == Exclusion(required=FLAGGED)
+    assert choose_exclusion(BAD, FLAGGED, [host_of(machine("a"))], role()) == Exclusion(required=FLAGGED)
 
 
 def test_a_group_of_roles_stays_together() -> None:
     """A pod that must run beside the others of its group cannot be kept off their machine."""
-    chosen = choose_exclusion(BAD, FLAGGED, [host_view(machine("a")), host_view(machine("c"))], role(), grouped=True)
+    chosen = choose_exclusion(BAD, FLAGGED, [host_of(machine("a")), host_of(machine("c"))], role(), grouped=True)
 
     assert chosen == Exclusion(preferred=BAD | FLAGGED)
 
@@ -104,12 +104,12 @@ def unscheduled(*off: str) -> PodView:
 
 def test_a_machine_that_was_lost_and_is_back_may_be_used() -> None:
     """A pod that keeps off it, and finds no room, is told of it; one that was found bad stays left alone."""
-    hosts = [host_view(machine("a")), host_view(machine("b"))]
+    hosts = [host_of(machine("a")), host_of(machine("b"))]
 
     assert returned(unscheduled("a"), record(loss("a")), hosts, frozenset()) == ("a",)
     assert returned(unscheduled("a"), record(loss("a")), hosts, frozenset({"a"})) == (), "it is still lost"
     assert returned(unscheduled("a"), record(loss("a", FaultKind.HARDWARE)), hosts, frozenset()) == ()
-    assert returned(unscheduled("a"), record(loss("a")), [host_view(machine("a", ready="Unknown"))], frozenset()) == ()
+    assert returned(unscheduled("a"), record(loss("a")), [host_of(machine("a", ready="Unknown"))], frozenset()) == ()
 
 
 def test_the_successor_of_such_a_pod_may_go_there() -> None:
@@ -129,7 +129,7 @@ def test_the_successor_of_such_a_pod_may_go_there() -> None:
 
 def test_machines_of_a_group_that_was_left_are_kept_off():
     """By the label of the plan; machines without the label, and of other groups, stay."""
-    hosts = [host_view(machine("a", rack="1")), host_view(machine("b", rack="2")), host_view(machine("c"))]
+    hosts = [host_of(machine("a", rack="1")), host_of(machine("b", rack="2")), host_of(machine("c"))]
     (plan,) = compile_plan(load_job({**SPEC, "node_group_failover": {"label": "rack"}}, based=False))
     record = dataclasses.replace(JobRecord.new(name="j", uid="u", digest="d", owner="o", now=0.0), left_groups=("1", ""))
 

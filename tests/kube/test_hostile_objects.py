@@ -16,14 +16,16 @@ from hypothesis import strategies as st
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
-from rallypoint.backends.kubernetes.labels import ATTEMPT, JOB, PART, UID, Part
+from rallypoint.backends.kubernetes.labels import ATTEMPT, DRIVERS, INCARNATION, JOB, NODE, PART, UID, Part
 from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.backends.kubernetes.manifests.objects import RECORD_KEY, job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.sweeping import Sweeper
+from rallypoint.backends.kubernetes.watching.bounded import memory_of
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
-from rallypoint.backends.kubernetes.watching.views import ENDED
+from rallypoint.backends.kubernetes.watching.views import ENDED, Waiting
 from rallypoint.backends.kubernetes.wrapped.objects import wrappers_of
+from rallypoint.backends.supervise import supervise
 from rallypoint.job import JobError, load_job
 from rallypoint.job.document import NODES_LIMIT
 from rallypoint.supervision.record import JobRecord, Phase
@@ -32,20 +34,23 @@ from rallypoint.wire.status import Event
 from tests.emulator.crds import DEFINITIONS
 from tests.emulator.options import Options
 from tests.emulator.running import Running, running
+from tests.kube.pods import waiting
 from tests.kube.wrappers import wrapper
 from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.live
 
 CONFIGMAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
+RAYJOBS = "/apis/ray.io/v1/namespaces/default/rayjobs"
 WRAPPERS = "/apis/workload.codeflare.dev/v1beta2/namespaces/default/appwrappers"
 LABELS = {JOB: "bad", UID: "u"}
 
 
 @pytest.fixture(scope="module")
 def emulator() -> Iterator[Running]:
-    """A cluster whose AppWrappers have no controller: the tests write their statuses."""
-    with running(Options(nodes=(), crds=(DEFINITIONS / "appwrappers.yaml.gz",))) as cluster:
+    """A cluster whose AppWrappers and RayJobs have no controller: the tests write their statuses."""
+    with running(Options(nodes=(), crds=(DEFINITIONS / "appwrappers.yaml.gz", DEFINITIONS / "rayjobs.yaml.gz"))) as cluster:
         yield cluster
 
 
@@ -71,20 +76,95 @@ def write(emulator: Running, method: str, path: str, body: Any = None) -> Any:
     ],
 )
 async def test_a_large_configmap_keeps_no_watch_from_its_events(emulator: Running, cluster: Cluster, data: str) -> None:
-    """It is read as it comes; all jobs of the namespace share the watch."""
+    """It is read as it comes; all jobs of the namespace share the watch. What nobody reads of it is not kept."""
     async with cluster.following("good"):
         await eventually_async(lambda: cluster.fresh)
         metadata = {"name": "large", "labels": {**LABELS, PART: Part.JOB.value}}
-        write(emulator, "POST", CONFIGMAPS, {"metadata": metadata, "data": {"x": data}})
+        write(emulator, "POST", CONFIGMAPS, {"metadata": metadata, "data": {RECORD_KEY: data, "other": "x" * 10_000}})
         try:
             await eventually_async(lambda: cluster.cache.job("large") is not None)
             assert (cluster.fresh, cluster.configmaps.relisted) == (True, 0)
             again = await cluster.job("large")
             assert again is not None
-            assert again.data == {"x": data}
+            assert again.data == {RECORD_KEY: data}
         finally:
             write(emulator, "DELETE", f"{CONFIGMAPS}/large")
         await eventually_async(lambda: cluster.cache.job("large") is None)
+
+
+LONG = "\U0001f600" + "a" * 200_000
+
+
+async def test_long_texts_of_a_status_are_cut(emulator: Running, cluster: Cluster) -> None:
+    """Four bytes for each character of a text with one emoji: a watch would keep gigabytes of what controllers say."""
+    async with cluster.following("good"):
+        await eventually_async(lambda: cluster.fresh)
+        write(emulator, "POST", PODS, trainer("long", node=0))
+        status = {"phase": "Pending", "podIP": LONG, "reason": LONG, "containerStatuses": [waiting(LONG, LONG)]}
+        write(emulator, "PATCH", f"{PODS}/long/status", {"status": status})
+        try:
+            await eventually_async(lambda: any(pod.containers for pod in cluster.cache.pods))
+            (view,) = cluster.cache.pods
+            state = view.containers[0].state
+            assert isinstance(state, Waiting)
+            assert (LONG.startswith(state.reason), len(state.reason), view.ip) == (True, 1024, "")
+            assert memory_of(view) < 300_000
+            assert cluster.pods.fresh
+        finally:
+            write(emulator, "DELETE", f"{PODS}/long", {"gracePeriodSeconds": 0})
+
+
+async def test_the_output_of_a_driver_is_cut(emulator: Running, cluster: Cluster) -> None:
+    """Ray puts the output of a program into the status of its RayJob, and any program can write long lines."""
+    wrappers = wrappers_of(cluster, Kind.RAYJOB)
+    cluster.also(wrappers._watch)
+    async with cluster.following("good"):
+        await eventually_async(lambda: wrappers._watch.fresh)
+        given = {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "long", "labels": LABELS}, "spec": {}}
+        write(emulator, "POST", RAYJOBS, given)
+        message = "failed with exit code 3\n" + "\n".join(["\U0001f600" + "a" * 8_000] * 50)
+        write(emulator, "PATCH", f"{RAYJOBS}/long/status", {"status": {"jobStatus": "FAILED", "message": message}})
+        try:
+            await eventually_async(lambda: [one.driver.exit_code for one in wrappers._shelf if one.driver is not None] == [3])
+            assert wrappers._shelf._size < 300_000
+            assert wrappers._watch.fresh
+        finally:
+            write(emulator, "DELETE", f"{RAYJOBS}/long")
+
+
+async def test_pods_that_are_created_and_deleted_at_once_are_not_kept(emulator: Running) -> None:
+    """Any user who may create pods can write the labels of a followed job, and a watch tells of each."""
+    backend = KubernetesBackend(Access(namespace="default", server=emulator.url, context="gone"))
+    try:
+        job = load_job({"name": "good", "image": "py", "entrypoint": "t.py", "nodes": "1"}, based=False)
+        record = (await backend.submit(backend.plan(job), owner="ann")).record
+        cluster = (await backend._its()).cluster
+        seen: list[str] = []
+        async with backend.changes("good"):
+            supervising = asyncio.create_task(supervise(backend, "good", holder="me"))
+            await eventually_async(lambda: any(pod.labels.part is Part.NODE for pod in cluster.cache.pods_of(record.uid)))
+            drivers = ",".join(f"{number:x}" for number in range(45_000))
+            for number in range(12):
+                name, labels = f"fake-{number}", {JOB: "good", UID: record.uid, ATTEMPT: "1", INCARNATION: str(900 + number)}
+                fake = trainer(name, node=0)
+                fake["metadata"] |= {"labels": {**labels, PART: Part.COORDINATOR.value}, "annotations": {DRIVERS: drivers}}
+                write(emulator, "POST", PODS, fake)
+                write(emulator, "DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
+                seen.append(name)
+            await eventually_async(lambda: cluster.cache.gone_of(record.uid) == () and cluster.fresh)
+            kept = [pod.name for pod in (*cluster.cache.pods_of(record.uid), *cluster.cache.gone_of(record.uid))]
+            supervising.cancel()
+            await asyncio.wait([supervising])
+        assert not set(seen).intersection(kept)
+    finally:
+        await backend.close()
+
+
+def trainer(name: str, *, node: int) -> dict[str, Any]:
+    """A pod with the labels of a node, which nothing starts."""
+    labels = {**LABELS, PART: Part.NODE.value, ATTEMPT: "1", NODE: str(node), INCARNATION: "1"}
+    spec = {"schedulingGates": [{"name": "a/b"}], "containers": [{"name": "trainer", "image": "py"}]}
+    return {"metadata": {"name": name, "labels": labels}, "spec": spec}
 
 
 def condition(at: str) -> dict[str, Any]:

@@ -10,9 +10,10 @@ import pytest
 
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, FIRST, JOB, PART, UID, read_pod
+from rallypoint.backends.kubernetes.manifests.objects import MANIFEST_KEY
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw
-from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked, wrapped_in
+from rallypoint.backends.kubernetes.wrapped.manifest import marked, wrapped_in
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.backends.kubernetes.wrapped.template import pytorchjob_of
 from rallypoint.job import load_job

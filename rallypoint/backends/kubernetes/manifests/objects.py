@@ -17,6 +17,7 @@ from rallypoint.wire.plan import Plan
 __all__ = [
     "FUNCTION_KEY",
     "JOB_KEY",
+    "MANIFEST_KEY",
     "PLAN_KEY",
     "RECORD_KEY",
     "SECRET_KEY",
@@ -34,6 +35,9 @@ __all__ = [
 JOB_KEY = "job.yaml"
 PLAN_KEY = "plan.json"
 RECORD_KEY = "record.json"
+
+#: Key of the ConfigMap of a job in a wrapper: the manifest, as it was given, in JSON.
+MANIFEST_KEY = "wrapped.json"
 
 #: Key of the status ConfigMap, absent before the coordinator's first word.
 STATUS_KEY = "status.json"

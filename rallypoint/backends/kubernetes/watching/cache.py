@@ -9,12 +9,17 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rallypoint.backends.contract import Changes
 from rallypoint.backends.kubernetes.labels import Part
+from rallypoint.backends.kubernetes.watching.bounded import memory_of
+from rallypoint.backends.kubernetes.watching.gone import Gone
 from rallypoint.backends.kubernetes.watching.views import ConfigMapView, HostView, PodView, configmap_view, host_view, pod_view
 
 __all__ = ["Cache", "KubernetesChanges", "Shelf", "View"]
 
 #: Objects whose deletion is remembered, so that a late word of the watch does not bring them back.
 _GRAVES = 4096
+
+#: Bytes of the places of an object in the tables of a cache.
+_PLACE = 512
 
 #: Bytes of the objects of one kind that are kept. What is above is read from the server when it is needed.
 MOST_BYTES = 512 << 20
@@ -38,11 +43,6 @@ class View(Protocol):
         """Its resourceVersion."""
         ...
 
-    @property
-    def size(self) -> int:
-        """Bytes that it keeps, roughly."""
-        ...
-
 
 V = TypeVar("V", bound=View)
 Told = Callable[[V, bool], None]
@@ -59,6 +59,7 @@ class Shelf(Generic[V]):
     ) -> None:
         self._project, self._told, self._most_bytes = project, told, most_bytes
         self._views: dict[str, V] = {}
+        self._sizes: dict[str, int] = {}
         self._size, self._dropped, self.full = 0, False, False
         self._graves: collections.OrderedDict[str, None] = collections.OrderedDict()
 
@@ -83,12 +84,13 @@ class Shelf(Generic[V]):
         if before is not None and before.uid != view.uid:
             self._bury(before)
             before = None
-        added = view.size - (before.size if before is not None else 0)
+        size = _PLACE + memory_of(view)
+        added = size - (self._sizes[view.name] if before is not None else 0)
         if added > 0 and self._size + added > self._most_bytes:
             self._dropped = self.full = True
             return view
         self._size += added
-        self._views[view.name] = view
+        self._views[view.name], self._sizes[view.name] = view, size
         self._told(view, False)
         return view
 
@@ -121,7 +123,7 @@ class Shelf(Generic[V]):
         self._dig(view.uid)
         there = self._views.get(view.name)
         if there is not None and there.uid == view.uid:
-            self._size -= there.size
+            self._size -= self._sizes.pop(view.name)
             del self._views[view.name]
         self._told(view, True)
 
@@ -172,7 +174,7 @@ class Cache:
         self.pods: Shelf[PodView] = Shelf(pod_view, self._pod, most_bytes=most_bytes)
         self.hosts: Shelf[HostView] = Shelf(host_view, self._host)
         self._pods: dict[str, dict[str, PodView]] = collections.defaultdict(dict)
-        self._gone: dict[str, dict[str, PodView]] = collections.defaultdict(dict)
+        self._gone = Gone()
         self._statuses: dict[str, ConfigMapView] = {}
         self._hosts: dict[str, tuple[str, bool | None, str]] = {}
         self._followers: dict[str, set[KubernetesChanges]] = collections.defaultdict(set)
@@ -193,14 +195,11 @@ class Cache:
 
     def gone_of(self, job_uid: str) -> tuple[PodView, ...]:
         """Return how those pods of a job were seen last that are deleted by now; as long as somebody follows the job."""
-        return tuple(self._gone.get(job_uid, {}).values())
+        return self._gone.of(job_uid)
 
     def forget_gone(self, job_uid: str, uids: Iterable[str]) -> None:
         """Keep no memory of these pods."""
-        kept = self._gone.get(job_uid)
-        if kept is not None:
-            for uid in uids:
-                kept.pop(uid, None)
+        self._gone.forget(job_uid, uids)
 
     def host(self, name: str) -> HostView | None:
         """Return a machine."""
@@ -229,7 +228,7 @@ class Cache:
     def _configmap(self, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001  the shape of Told
         self.tell(view.job)
         if gone:
-            self._gone.pop(view.job_uid, None)
+            self._gone.drop(view.job_uid)
 
     def _status(self, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001
         if gone:
@@ -248,8 +247,8 @@ class Cache:
                 del there[view.name]
             if not there:
                 self._pods.pop(uid, None)
-            if view.labels.job in self._followers:
-                self._gone[uid][view.uid] = view
+            if view.labels.job in self._followers and view.labels.part in (Part.NODE, Part.COORDINATOR):
+                self._gone.add(view)
         self.tell(view.labels.job)
 
     def _host(self, view: HostView, gone: bool) -> None:  # noqa: FBT001
@@ -257,7 +256,10 @@ class Cache:
         state = (view.uid, None if gone else view.ready, view.bad)
         if self._hosts.get(view.name) == state:
             return
-        self._hosts[view.name] = state
+        if gone:
+            self._hosts.pop(view.name, None)
+        else:
+            self._hosts[view.name] = state
         for pods in self._pods.values():
             for pod in pods.values():
                 if pod.host == view.name:

@@ -267,7 +267,8 @@ class Observer:
     def _forget(self, record: JobRecord, pods: tuple[PodView, ...], gone: tuple[PodView, ...]) -> None:
         """Keep no memory of pods that no decision can be about any more."""
         wanted = {(s.node, s.incarnation) for s in record.slots}
-        past = [p for p in gone if p.labels.attempt != record.attempt or (p.labels.node >= 0 and _slot(p) not in wanted)]
+        wanted.add((-1, record.term))  # of coordinators, and of nothing else that has no number
+        past = [p for p in gone if p.labels.attempt != record.attempt or _slot(p) not in wanted]
         self._cluster.cache.forget_gone(record.uid, (p.uid for p in past))
         for pod in past:
             self.forget(pod.uid)

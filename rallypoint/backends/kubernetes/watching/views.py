@@ -5,16 +5,19 @@ A pod's JSON is some 8 KB and thousands of pods are watched, so it is read once,
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.backends.kubernetes import labels
-from rallypoint.backends.kubernetes.labels import PodLabels
+from rallypoint.backends.kubernetes.labels import Part, PodLabels
 from rallypoint.backends.kubernetes.lease import parse_time
 from rallypoint.backends.kubernetes.manifests import kueue
 from rallypoint.backends.kubernetes.manifests.hosts import HOSTNAME
+from rallypoint.backends.kubernetes.manifests.objects import JOB_KEY, MANIFEST_KEY, PLAN_KEY, RECORD_KEY, STATUS_KEY
+from rallypoint.backends.kubernetes.watching.bounded import MESSAGE, Texts, entries, fields, identity, number, words
 
 __all__ = [
     "ENDED",
@@ -47,7 +50,7 @@ _MAIN = ("trainer", "coordinator")
 _ORDINARY = ("cpu", "memory", "ephemeral-storage", "storage", "pods", "hugepages-")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Waiting:
     """A container that does not run (yet)."""
 
@@ -55,12 +58,12 @@ class Waiting:
     message: str
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Running:
     """A container that runs."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Terminated:
     """A container that ended; `at` as the kubelet says it, in seconds since the epoch, None if it does not."""
 
@@ -73,14 +76,21 @@ class Terminated:
 #: Digits of a number of pods, at most.
 _DIGITS = 10
 
-#: Bytes of a mapping for each of its keys.
-_SLOT = 100
+#: Containers of each sort, entries of a list, and labels of a machine of which something is kept, at most.
+_CONTAINERS, _ENTRIES, _LABELS = 256, 1024, 1024
+
+#: What is read of a ConfigMap, and the most characters of it: Kubernetes takes at most 1 MiB.
+_READ: Mapping[str, tuple[str, ...]] = {
+    Part.JOB.value: (JOB_KEY, PLAN_KEY, RECORD_KEY, MANIFEST_KEY),
+    Part.STATUS.value: (STATUS_KEY,),
+}
+_DATA = 1 << 20
 
 _WAITING = Waiting(reason="", message="")
 _RUNNING = Running()
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Container:
     """One container: `init` runs before the others, `restarts` counts its ends so far; `last` is how its last run ended."""
 
@@ -91,7 +101,7 @@ class Container:
     last: Terminated | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class PodView:
     """One pod of a job.
 
@@ -141,23 +151,6 @@ class PodView:
     end_requested: bool = False
 
     @property
-    def size(self) -> int:
-        """Bytes that the view keeps, roughly."""
-        texts = (
-            self.unschedulable,
-            self.reason,
-            self.message,
-            self.target_message,
-            self.lives,
-            *self.drivers,
-            *self.devices,
-            *self.keeps_off,
-        )
-        states = (state for c in self.containers for state in (c.state, c.last))
-        said = sum(sys.getsizeof(state.message) for state in states if isinstance(state, (Waiting, Terminated)))
-        return 2048 + 512 * len(self.containers) + said + sum(map(sys.getsizeof, texts))
-
-    @property
     def trainer(self) -> Container | None:
         """The container that is the node."""
         return next((c for c in self.containers if c.name == self.main and not c.init), None)
@@ -173,9 +166,9 @@ class PodView:
         return self.held and self.deleting and (self.over or not self.host)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class ConfigMapView:
-    """A job's ConfigMap, or its status': `data` as it is, parsed only by who needs it."""
+    """A job's ConfigMap, or its status': of `data` what somebody reads, as it is, parsed only by who needs it."""
 
     name: str
     uid: str
@@ -188,14 +181,8 @@ class ConfigMapView:
     ended: str = ""
     deleting: bool = False
 
-    @property
-    def size(self) -> int:
-        """Bytes that the view keeps, roughly."""
-        # Many small texts, and texts with one emoji, need several times their characters.
-        return 1024 + sum(sys.getsizeof(key) + sys.getsizeof(text) + _SLOT for key, text in self.data.items())
 
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, slots=True)
 class HostView:
     """A machine of the cluster.
 
@@ -216,157 +203,190 @@ class HostView:
     labels: Mapping[str, str] = field(default_factory=dict, hash=False)
     taints: tuple[str, ...] = ()
 
-    @property
-    def size(self) -> int:
-        """Bytes that the view keeps, roughly."""
-        return 1024 + 128 * (len(self.labels) + len(self.taints))
-
 
 def pod_view(pod: Mapping[str, Any]) -> PodView | None:
     """Return what is kept of a pod; None for one that is not of a job."""
-    meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
-    found = labels.read_pod(meta.get("labels") or {})
-    if found is None:
+    meta, spec, status = fields(pod.get("metadata")), fields(pod.get("spec")), fields(pod.get("status"))
+    found, name = labels.read_pod(_labels(meta)), identity(meta.get("name"))
+    if found is None or not name:
         return None
-    conditions = {str(c.get("type")): c for c in status.get("conditions") or () if isinstance(c, dict)}
-    target, target_message = _target(conditions)
+    texts = Texts()
+    conditions = {identity(c.get("type")): c for c in entries(status.get("conditions"), _ENTRIES)}
+    target, target_message = _target(conditions, texts)
     scheduled = conditions.get("PodScheduled") or {}
+    host = sys.intern(identity(spec.get("nodeName")))
     gated = bool(spec.get("schedulingGates")) or scheduled.get("reason") == "SchedulingGated"
-    unscheduled = scheduled.get("status") == "False" and not gated and not spec.get("nodeName")
-    annotations = meta.get("annotations") or {}
-    driver_pods = str(annotations.get(labels.DRIVER_PODS) or "")
-    declared: Sequence[Mapping[str, Any]] = spec.get("containers") or ({},)
-    names = [c.get("name") or "" for c in declared]
+    unscheduled = scheduled.get("status") == "False" and not gated and not host
+    annotations = fields(meta.get("annotations"))
+    driver_pods = texts.cut(annotations.get(labels.DRIVER_PODS))
+    declared = tuple(entries(spec.get("containers"), _CONTAINERS))
+    names = [identity(c.get("name")) for c in declared] or [""]
     return PodView(
-        name=meta["name"],
-        uid=meta.get("uid", ""),
-        version=meta.get("resourceVersion", ""),
+        name=name,
+        uid=identity(meta.get("uid")),
+        version=identity(meta.get("resourceVersion")),
         labels=found,
-        phase=sys.intern(status.get("phase") or "Pending"),
-        host=sys.intern(spec.get("nodeName") or ""),
-        ip=status.get("podIP") or "",
+        phase=sys.intern(identity(status.get("phase")) or "Pending"),
+        host=host,
+        ip=identity(status.get("podIP")),
         main=sys.intern(next((name for name in names if name in _MAIN), names[0])),
         containers=(
-            *(_container(c, init=True) for c in status.get("initContainerStatuses") or ()),
-            *(_container(c, init=False) for c in status.get("containerStatuses") or ()),
+            *(_container(c, texts, init=True) for c in entries(status.get("initContainerStatuses"), _CONTAINERS)),
+            *(_container(c, texts, init=False) for c in entries(status.get("containerStatuses"), _CONTAINERS)),
         ),
         deleting=bool(meta.get("deletionTimestamp")),
         gated=gated,
-        unschedulable=_no_room(scheduled) if unscheduled else "",
-        reason=status.get("reason") or "",
-        message=status.get("message") or "",
+        unschedulable=_no_room(scheduled, texts) if unscheduled else "",
+        reason=texts.cut(status.get("reason")),
+        message=texts.cut(status.get("message"), MESSAGE),
         target=target,
         target_message=target_message,
         devices=_devices(declared),
         held=bool(meta.get("finalizers")),
         awaits_successor=_awaits_successor(meta),
         keeps_off=_keeps_off(spec) if unscheduled else (),
-        lives=annotations.get(labels.LIVES) or "",
-        drivers=tuple(filter(None, str(annotations.get(labels.DRIVERS) or "").split(","))),
+        lives=texts.cut(annotations.get(labels.LIVES), MESSAGE),
+        drivers=_drivers(texts.cut(annotations.get(labels.DRIVERS), MESSAGE)),
         driver_pods=int(driver_pods) if driver_pods.isascii() and driver_pods.isdigit() and len(driver_pods) < _DIGITS else 0,
         end_requested=bool(annotations.get(labels.END)),
     )
 
 
-def _no_room(scheduled: Mapping[str, Any]) -> str:
-    return scheduled.get("message") or scheduled.get("reason") or "no node has enough free resources"
+def _labels(meta: Mapping[str, Any]) -> dict[str, str]:
+    """Return the labels of an object that can be some."""
+    found = fields(meta.get("labels"))
+    return {key: text for key, text in itertools.islice(found.items(), _LABELS) if identity(key) and _is_value(text)}
+
+
+def _is_value(text: object) -> bool:
+    return text == "" or identity(text) != ""
+
+
+def _drivers(text: str) -> tuple[str, ...]:
+    return tuple(filter(None, text.split(",", _CONTAINERS)[:_CONTAINERS]))
+
+
+def _no_room(scheduled: Mapping[str, Any], texts: Texts) -> str:
+    said = texts.cut(scheduled.get("message"), MESSAGE) or texts.cut(scheduled.get("reason"))
+    return said or "no node has enough free resources"
 
 
 def _keeps_off(spec: Mapping[str, Any]) -> tuple[str, ...]:
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
-    found = {
-        sys.intern(str(name))
-        for term in (affinity or {}).get("nodeSelectorTerms") or ()
-        for one in term.get("matchExpressions") or ()
+    affinity = fields(fields(spec.get("affinity")).get("nodeAffinity"))
+    required = fields(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+    found = (
+        sys.intern(name)
+        for term in entries(required.get("nodeSelectorTerms"), _ENTRIES)
+        for one in entries(term.get("matchExpressions"), _ENTRIES)
         if one.get("key") == HOSTNAME and one.get("operator") == "NotIn"
-        for name in one.get("values") or ()
-    }
-    return tuple(sorted(found))
+        for name in words(one.get("values"), _ENTRIES)
+    )
+    return tuple(sorted(set(itertools.islice(found, _ENTRIES))))
 
 
 def _awaits_successor(meta: Mapping[str, Any]) -> bool:
-    grouped = kueue.FINALIZER in (meta.get("finalizers") or ()) and kueue.GROUP in (meta.get("labels") or {})
-    return grouped and (meta.get("annotations") or {}).get(kueue.RETRIABLE) != "false"
+    grouped = kueue.FINALIZER in words(meta.get("finalizers"), _ENTRIES) and kueue.GROUP in fields(meta.get("labels"))
+    return grouped and fields(meta.get("annotations")).get(kueue.RETRIABLE) != "false"
 
 
-def _target(conditions: Mapping[str, Mapping[str, Any]]) -> tuple[str, str]:
+def _target(conditions: Mapping[str, Mapping[str, Any]], texts: Texts) -> tuple[str, str]:
     """Return by whom or why a pod is ended, and their sentence."""
     for kind in (_TERMINATED, _DISRUPTED):
         found = conditions.get(kind) or {}
         if found.get("status") == "True":
-            reason, message = found.get("reason") or "", found.get("message") or ""
+            reason, message = texts.cut(found.get("reason")), texts.cut(found.get("message"), MESSAGE)
             return (kind, f"{reason}: {message}") if kind == _TERMINATED else (reason, message)
     return "", ""
 
 
-def _container(status: Mapping[str, Any], *, init: bool) -> Container:
-    state = status.get("state") or {}
+def _container(status: Mapping[str, Any], texts: Texts, *, init: bool) -> Container:
+    state = fields(status.get("state"))
     seen: Waiting | Running | Terminated = _WAITING
     if (ended := state.get("terminated")) is not None:
-        seen = _ended(ended)
+        seen = _ended(fields(ended), texts)
     elif state.get("running") is not None:
         seen = _RUNNING
-    elif (waiting := state.get("waiting")) is not None and waiting:
-        seen = Waiting(reason=waiting.get("reason") or "", message=waiting.get("message") or "")
-    restarts = int(status.get("restartCount") or 0)
-    before = (status.get("lastState") or {}).get("terminated")
-    last = None if before is None else _ended(before)
-    return Container(name=sys.intern(status.get("name") or ""), state=seen, restarts=restarts, init=init, last=last)
+    elif waiting := fields(state.get("waiting")):
+        seen = Waiting(reason=texts.cut(waiting.get("reason")), message=texts.cut(waiting.get("message"), MESSAGE))
+    before = fields(status.get("lastState")).get("terminated")
+    return Container(
+        name=sys.intern(identity(status.get("name"))),
+        state=seen,
+        restarts=number(status.get("restartCount")),
+        init=init,
+        last=None if before is None else _ended(fields(before), texts),
+    )
 
 
-def _ended(found: Mapping[str, Any]) -> Terminated:
-    reason, message = found.get("reason") or "", found.get("message") or ""
-    at = parse_time(str(found.get("finishedAt") or ""))
-    return Terminated(code=int(found.get("exitCode") or 0), reason=reason, message=message, at=at or None)
+def _ended(found: Mapping[str, Any], texts: Texts) -> Terminated:
+    reason, message = texts.cut(found.get("reason")), texts.cut(found.get("message"), MESSAGE)
+    at = parse_time(identity(found.get("finishedAt")))
+    return Terminated(code=number(found.get("exitCode")), reason=reason, message=message, at=at or None)
 
 
 def _devices(containers: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    asked = {
+    asked = (
         sys.intern(resource)
         for container in containers
-        for resource, amount in ((container.get("resources") or {}).get("limits") or {}).items()
-        if not resource.startswith(_ORDINARY) and str(amount) != "0"
-    }
-    return tuple(sorted(asked))
+        for resource, amount in fields(fields(container.get("resources")).get("limits")).items()
+        if identity(resource) and not resource.startswith(_ORDINARY) and amount not in ("0", 0)
+    )
+    return tuple(sorted(set(itertools.islice(asked, _ENTRIES))))
 
 
 def configmap_view(configmap: Mapping[str, Any]) -> ConfigMapView | None:
     """Return what is kept of a ConfigMap; None for one that is not of a job."""
-    meta = configmap["metadata"]
-    its = meta.get("labels") or {}
-    if not all(label in its for label in (labels.JOB, labels.UID, labels.PART)):
+    meta = fields(configmap.get("metadata"))
+    its, name, annotations = _labels(meta), identity(meta.get("name")), fields(meta.get("annotations"))
+    if not name or not all(label in its for label in (labels.JOB, labels.UID, labels.PART)):
         return None
+    texts = Texts()
     return ConfigMapView(
-        name=meta["name"],
-        uid=meta.get("uid", ""),
-        version=meta.get("resourceVersion", ""),
+        name=name,
+        uid=identity(meta.get("uid")),
+        version=identity(meta.get("resourceVersion")),
         job=its[labels.JOB],
         job_uid=its[labels.UID],
         part=sys.intern(its[labels.PART]),
-        data=configmap.get("data") or {},
-        holder=(meta.get("annotations") or {}).get(HOLDER, ""),
-        ended=(meta.get("annotations") or {}).get(ENDED, ""),
+        data=_data(fields(configmap.get("data")), _READ.get(its[labels.PART], ())),
+        holder=texts.cut(annotations.get(HOLDER)),
+        ended=texts.cut(annotations.get(ENDED)),
         deleting=bool(meta.get("deletionTimestamp")),
     )
+
+
+def _data(found: Mapping[str, Any], keys: Iterable[str]) -> dict[str, str]:
+    """Return what is read of a ConfigMap: whole texts, since half of one says nothing, and as much as one can have."""
+    kept, left = {}, _DATA
+    for key in keys:
+        text = found.get(key)
+        if isinstance(text, str) and len(text) <= left:
+            kept[key], left = text, left - len(text)
+    return kept
 
 
 #: Label by which Autopilot says how the accelerators of a machine are, and the word for those that must not be used.
 _HEALTH, _EVICT = "autopilot.ibm.com/gpuhealth", "EVICT"
 
 
-def host_view(node: Mapping[str, Any]) -> HostView:
-    """Return what is kept of a machine."""
-    meta, spec = node["metadata"], node.get("spec") or {}
-    conditions = (node.get("status") or {}).get("conditions") or ()
+def host_view(node: Mapping[str, Any]) -> HostView | None:
+    """Return what is kept of a machine; None for what can be none."""
+    meta, spec = fields(node.get("metadata")), fields(node.get("spec"))
+    name, its = identity(meta.get("name")), _labels(meta)
+    if not name:
+        return None
+    conditions = entries(fields(node.get("status")).get("conditions"), _ENTRIES)
     ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), None)
-    health = (meta.get("labels") or {}).get(_HEALTH, "")
+    keys = (
+        identity(t.get("key")) for t in entries(spec.get("taints"), _ENTRIES) if t.get("effect") in ("NoSchedule", "NoExecute")
+    )
     return HostView(
-        name=meta["name"],
-        uid=meta.get("uid", ""),
-        version=meta.get("resourceVersion", ""),
-        ready={"True": True, "False": False}.get(ready or ""),
-        bad=f"{_HEALTH}={health}" if health == _EVICT else "",
+        name=name,
+        uid=identity(meta.get("uid")),
+        version=identity(meta.get("resourceVersion")),
+        ready={"True": True, "False": False}.get(ready) if isinstance(ready, str) else None,
+        bad=f"{_HEALTH}={_EVICT}" if its.get(_HEALTH) == _EVICT else "",
         cordoned=bool(spec.get("unschedulable")),
-        labels=dict(meta.get("labels") or {}),
-        taints=tuple(str(t.get("key")) for t in spec.get("taints") or () if t.get("effect") in ("NoSchedule", "NoExecute")),
+        labels=its,
+        taints=tuple(keys),
     )

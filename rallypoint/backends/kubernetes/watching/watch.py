@@ -18,6 +18,7 @@ from typing import Any, Protocol
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import PAGE_VALUES, Api, parse
 from rallypoint.backends.kubernetes.errors import ApiError, GoneError, TooLargeError
+from rallypoint.backends.kubernetes.watching.bounded import identity
 
 __all__ = ["Page", "Shelves", "Target", "Watch", "pages"]
 
@@ -166,7 +167,7 @@ class Watch:
         async for page in pages(self._api, self._target):
             for found in page.items:
                 self._shelves.put(found)
-                uids.add(str(found["metadata"].get("uid") or ""))
+                uids.add(identity(found["metadata"].get("uid")))
             version = page.version
         self._shelves.keep(uids, version)
         self._version = version

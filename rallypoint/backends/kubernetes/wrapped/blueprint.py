@@ -12,10 +12,10 @@ from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, drawn_secret
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
-from rallypoint.backends.kubernetes.manifests.objects import job_configmap
+from rallypoint.backends.kubernetes.manifests.objects import MANIFEST_KEY, job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS, has_secret
-from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, kind_of, marked, wrapped_in
+from rallypoint.backends.kubernetes.wrapped.manifest import kind_of, marked, wrapped_in
 from rallypoint.backends.kubernetes.wrapped.podsets import PodSet, PodSetError, pod_sets
 from rallypoint.job import ElasticJob, JobError, compile_plan
 from rallypoint.job.annotations import PREFIX, PolicyRead, read_annotations

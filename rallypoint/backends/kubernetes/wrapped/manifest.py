@@ -20,7 +20,7 @@ from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.wire import env
 from rallypoint.wire.plan import Kind
 
-__all__ = ["MANIFEST_KEY", "kind_of", "marked", "refer_to_secret", "wrapped_in"]
+__all__ = ["kind_of", "marked", "refer_to_secret", "wrapped_in"]
 
 
 def refer_to_secret(spec: dict[str, Any], job: JobRef, attempt: int) -> None:
@@ -50,10 +50,6 @@ def _is_rendered(variable: Mapping[str, Any]) -> bool:
     """Return whether a variable of a pod refers to the Secret of `rallypoint render`."""
     reference = (variable.get("valueFrom") or {}).get("secretKeyRef") or {}
     return _is_secret(variable) and str(reference.get("name", "")).endswith(RUN_SECRET_SUFFIX)
-
-
-#: Key of the job's ConfigMap that holds the manifest, as it was given, in JSON.
-MANIFEST_KEY = "wrapped.json"
 
 
 def kind_of(manifest: Mapping[str, Any]) -> Kind:

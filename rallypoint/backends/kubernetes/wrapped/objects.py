@@ -11,6 +11,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
 from rallypoint.backends.kubernetes.errors import ApiError
 from rallypoint.backends.kubernetes.labels import ATTEMPT, JOB, UID
+from rallypoint.backends.kubernetes.watching.bounded import MESSAGE, Texts, entries, fields, identity, number
 from rallypoint.backends.kubernetes.watching.cache import Shelf
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.watch import Target, Watch
@@ -20,12 +21,18 @@ from rallypoint.supervision.observation import Components, Told
 from rallypoint.wire.bounds import read_count
 from rallypoint.wire.plan import Kind
 
-__all__ = ["Wrapper", "Wrappers", "wrappers_of"]
+__all__ = ["Wrapper", "Wrappers", "view_of", "wrappers_of"]
 
 _WITHOUT = "read each job's own objects"
 
+#: What a controller says of an object in a word: AppWrapper's, and KubeRay's operator.
+_WORDS = ("phase", "jobStatus", "jobDeploymentStatus", "state", "reason")
 
-@dataclass(frozen=True, kw_only=True)
+#: Conditions of a wrapper that are read; each controller has some ten types.
+_CONDITIONS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Wrapper:
     """What is kept of an AppWrapper, a PyTorchJob, a RayJob or a RayCluster.
 
@@ -52,32 +59,56 @@ class Wrapper:
     driver: rays.Driver | None = None
     unreadable: str = ""
 
-    @property
-    def size(self) -> int:
-        """Bytes that the view keeps, roughly."""
-        messages = () if self.told is None else self.told.messages
-        return 2048 + len(self.condition) + sum(len(message) for _, message in messages)
 
-
-def _view(kind: Kind, found: Mapping[str, Any]) -> Wrapper:
-    metadata = found["metadata"]
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
-    attempt, spec = str(annotations.get(ATTEMPT) or "0"), found.get("spec") or {}
+def view_of(kind: Kind, given: Mapping[str, Any]) -> Wrapper | None:
+    """Return what is kept of a wrapper; None for what can be none."""
+    found = _within_limits(given)
+    metadata, spec = found["metadata"], found["spec"]
+    if not metadata["name"]:
+        return None
     told, unreadable = _told(found) if kind is Kind.APPWRAPPER else (None, "")
     return Wrapper(
         name=metadata["name"],
         uid=metadata["uid"],
         version=metadata["resourceVersion"],
-        job=labels.get(JOB, ""),
-        job_uid=labels.get(UID, ""),
-        attempt=read_count(attempt) or 0,
+        job=metadata["labels"][JOB],
+        job_uid=metadata["labels"][UID],
+        attempt=read_count(metadata["annotations"].get(ATTEMPT, "0")) or 0,
         told=told,
         unreadable=unreadable,
         components=seen.components(found),
         condition=(rays.condition if kind in RAYS else seen.controller)(WRAPPING[kind].kind, found),
-        suspended=bool((spec if kind in RAYS else spec.get("runPolicy") or {}).get("suspend")),
+        suspended=bool((spec if kind in RAYS else spec["runPolicy"]).get("suspend")),
         driver=rays.rayjob_driver(found) if kind is Kind.RAYJOB else None,
     )
+
+
+def _within_limits(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return of a wrapper what somebody reads, each field with a value of its type."""
+    meta, spec, status = fields(given.get("metadata")), fields(given.get("spec")), fields(given.get("status"))
+    labels, annotations, texts = fields(meta.get("labels")), fields(meta.get("annotations")), Texts()
+    named = {key: identity(meta.get(key)) for key in ("name", "uid", "resourceVersion")}
+    said = {key: text for key in (ATTEMPT, seen.SUSPENDED) if (text := texts.cut(annotations.get(key)))}
+    return {
+        "metadata": {
+            **named,
+            **({"deletionTimestamp": True} if "deletionTimestamp" in meta else {}),
+            "labels": {key: identity(labels.get(key)) for key in (JOB, UID)},
+            "annotations": said,
+        },
+        "spec": {"suspend": bool(spec.get("suspend")), "runPolicy": fields(spec.get("runPolicy"))},
+        "status": {
+            **{key: texts.cut(status.get(key)) for key in _WORDS},
+            "resettingCount": number(status.get("resettingCount")),
+            "message": texts.cut(status.get("message"), MESSAGE),
+            "conditions": [_condition(one, texts) for one in entries(status.get("conditions"), _CONDITIONS)],
+        },
+    }
+
+
+def _condition(given: Mapping[str, Any], texts: Texts) -> dict[str, str]:
+    said = {key: identity(given.get(key)) for key in ("type", "status", "lastTransitionTime")}
+    return {**said, "reason": texts.cut(given.get("reason")), "message": texts.cut(given.get("message"), MESSAGE)}
 
 
 def _told(found: Mapping[str, Any]) -> tuple[Told | None, str]:
@@ -93,7 +124,7 @@ class Wrappers:
 
     def __init__(self, cluster: Cluster, kind: Kind) -> None:
         self._cluster, self._kind = cluster, kind
-        self._shelf: Shelf[Wrapper] = Shelf(lambda found: _view(kind, found), self._told)
+        self._shelf: Shelf[Wrapper] = Shelf(lambda found: view_of(kind, found), self._told)
         path = WRAPPING[kind].path(cluster.namespace)
         self._watch = Watch(cluster.api, Target(path=path, selector=JOB), self._shelf, without=_WITHOUT)
 

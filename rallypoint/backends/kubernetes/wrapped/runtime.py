@@ -12,6 +12,7 @@ from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
 from rallypoint.backends.kubernetes.labels import END
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
+from rallypoint.backends.kubernetes.manifests.objects import MANIFEST_KEY
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
@@ -20,7 +21,7 @@ from rallypoint.backends.kubernetes.watching.views import PodView, Terminated
 from rallypoint.backends.kubernetes.watching.watch import Target, pages
 from rallypoint.backends.kubernetes.wrapped import rays, seen
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS, WRAPPING, has_secret
-from rallypoint.backends.kubernetes.wrapped.manifest import MANIFEST_KEY, marked
+from rallypoint.backends.kubernetes.wrapped.manifest import marked
 from rallypoint.backends.kubernetes.wrapped.objects import Wrapper, Wrappers, wrappers_of
 from rallypoint.backends.kubernetes.wrapped.seen import SUSPENDED
 from rallypoint.supervision.actions import (

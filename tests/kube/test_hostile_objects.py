@@ -114,6 +114,20 @@ async def test_long_texts_of_a_status_are_cut(emulator: Running, cluster: Cluste
             write(emulator, "DELETE", f"{PODS}/long", {"gracePeriodSeconds": 0})
 
 
+async def test_a_full_cache_hides_no_pod_of_a_job(emulator: Running, cluster: Cluster) -> None:
+    """The server told of it: a supervisor would start another one in its place."""
+    cluster.cache.pods._most_bytes = 3_000
+    for node in range(3):
+        write(emulator, "POST", PODS, trainer(f"kept-{node}", node=node))
+    try:
+        found = await cluster.pods_of(JobRef(name="bad", uid="u", namespace="default"))
+        assert (len(cluster.cache.pods), cluster.cache.pods.full) == (1, True)
+        assert sorted(pod.name for pod in found) == ["kept-0", "kept-1", "kept-2"]
+    finally:
+        for node in range(3):
+            write(emulator, "DELETE", f"{PODS}/kept-{node}", {"gracePeriodSeconds": 0})
+
+
 async def test_the_output_of_a_driver_is_cut(emulator: Running, cluster: Cluster) -> None:
     """Ray puts the output of a program into the status of its RayJob, and any program can write long lines."""
     wrappers = wrappers_of(cluster, Kind.RAYJOB)

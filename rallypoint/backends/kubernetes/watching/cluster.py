@@ -215,13 +215,18 @@ class Cluster:
         return self.cache.jobs.put(found)
 
     async def pods_of(self, job: JobRef) -> tuple[PodView, ...]:
-        """Return the pods of a job as they are now, and remember them."""
-        uids, version = set(), ""
+        """Return the pods of a job as they are now, and remember them; those, too, for which the cache has no room."""
+        told: dict[str, PodView] = {}
+        version = ""
         async for page in pages(self.api, Target(path=self.path("pods"), selector=selector(job))):
-            uids |= {pod.uid for pod in map(self.cache.pods.put, page.items) if pod is not None}
+            told |= {pod.uid: pod for pod in map(self.cache.pods.put, page.items) if pod is not None}
             version = page.version
-        self.cache.pods.keep(uids, version, among=lambda pod: pod.labels.uid == job.uid)
-        return self.cache.pods_of(job.uid)
+        self.cache.pods.keep(told.keys(), version, among=lambda pod: pod.labels.uid == job.uid)
+        kept = self.cache.pods_of(job.uid)
+        if not self.cache.pods.full:
+            return kept
+        more = (pod for pod in told.values() if pod.labels.uid == job.uid and self.cache.pods.get(pod.name) is None)
+        return (*kept, *more)
 
 
 #: The clusters of each event loop.

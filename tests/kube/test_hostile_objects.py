@@ -165,7 +165,10 @@ async def test_pods_that_are_created_and_deleted_at_once_are_not_kept(emulator: 
                 write(emulator, "POST", PODS, fake)
                 write(emulator, "DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})
                 seen.append(name)
-            await eventually_async(lambda: cluster.cache.gone_of(record.uid) == () and cluster.fresh)
+            write(emulator, "POST", PODS, trainer("last", node=0))  # the watch tells of it after all others
+            await eventually_async(lambda: cluster.cache.pods.get("last") is not None)
+            write(emulator, "DELETE", f"{PODS}/last", {"gracePeriodSeconds": 0})
+            await eventually_async(lambda: cluster.cache.gone_of(record.uid) == ())
             kept = [pod.name for pod in (*cluster.cache.pods_of(record.uid), *cluster.cache.gone_of(record.uid))]
             supervising.cancel()
             await asyncio.wait([supervising])

@@ -80,6 +80,16 @@ def test_no_bit_is_lost_and_who_lives_keeps_its_process(job: Agents, wrapper: st
         assert len(numbers) <= STEPS + 3, f"rank {rank} went back further than a step: {numbers}"
 
 
+def test_who_is_ending_is_to_blame_and_not_who_lost_its_connection(job: Agents) -> None:
+    """A killed process loses its connections before its end is seen: on a busy machine the other rank is heard first."""
+    run = trained(job, "slow end", "slowly-killed=1@3", "reset=0@3")
+
+    (incident,) = [line for line in run.output.splitlines() if "restarting workers: " in line]
+    assert "rank 1 (local rank 1) on node 0" in incident
+    assert "was killed by SIGKILL" in incident
+    assert [len(run.pids(rank)) for rank in (0, 1)] == [1, 2]
+
+
 @pytest.mark.extended
 def test_who_can_never_leave_is_replaced_at_once(job: Agents) -> None:
     """A collective may go on for ever without a connection: that process is not waited for as for one that is busy."""

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.agent.clock import Clock
-from rallypoint.agent.culprit import with_few_tails
+from rallypoint.agent.culprit import is_collateral, with_few_tails
 from rallypoint.agent.errors import ConfigError, StoreError
 from rallypoint.agent.node import decide, events
 from rallypoint.agent.node.decide import Node, Phase
@@ -39,6 +39,7 @@ from rallypoint.agent.node.teardown import watch_teardowns
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.waiting import in_background
+from rallypoint.agent.workers.facts import is_ending
 from rallypoint.agent.workers.group import Worker
 from rallypoint.wire import line as wire
 from rallypoint.wire.exits import Exit
@@ -80,6 +81,11 @@ class _StepSeen:
     word: wire.Failed
 
 
+#: Seconds for which the error of a lost connection waits for the end of another worker of this node that is ending: the kernel
+#: closes connections before anybody sees the end, and the worker that ends is to blame.
+_ENDING = 1.0
+
+
 class NodeAgent:
     """One agent of one node. `run` once, in the main thread."""
 
@@ -87,6 +93,8 @@ class NodeAgent:
         plan = config.plan
         self._events: asyncio.Queue[events.Event | _WorkerSeen | _StepSeen] = asyncio.Queue()
         self._ended: list[Worker] = []
+        #: Errors of lost connections that wait for the end of another worker.
+        self._held: list[events.StepFailed] = []
         self._parts = Parts(config, now=clock, changed=self._tell_news, said=self._worker_said, store_lost=self._store_lost)
         profile = self._parts.profile
         self._node = Node(
@@ -211,7 +219,7 @@ class NodeAgent:
             self._note_failure()
         return await self._judge.ended(ended)
 
-    async def _judge_step(self, seen: _StepSeen) -> events.Event | None:
+    async def _judge_step(self, seen: _StepSeen) -> events.StepFailed | None:
         """Say whose step raised, None where that worker has ended meanwhile."""
         found = (w for w in self._parts.group.workers if w.place.local_rank == seen.local_rank and w.code is None)
         worker = next(found, None)
@@ -227,7 +235,7 @@ class NodeAgent:
             event = await self._events.get()
             if isinstance(event, _StepSeen):
                 judged = await self._judge_step(event)
-                if judged is None:
+                if judged is None or await self._hold(judged):
                     continue
                 event = judged
             if isinstance(event, _WorkerSeen):
@@ -244,7 +252,25 @@ class NodeAgent:
                 if isinstance(action, End):
                     return await self._end(action)
                 await self._do(action)
+            if self._node.phase is not Phase.RUNNING:
+                self._release()
             self._tell_news()
+
+    async def _hold(self, event: events.StepFailed) -> bool:
+        """Keep the error of a lost connection until the worker that is ending has ended, or the round is over."""
+        if self._node.phase is not Phase.RUNNING or not is_collateral(event.failure):
+            return False
+        pids = [w.pid for w in self._parts.group.workers if w.code is None and w.place.local_rank != event.failure.local_rank]
+        if not await asyncio.to_thread(lambda: any(map(is_ending, pids))):
+            return False
+        self._held.append(event)
+        asyncio.get_running_loop().call_later(_ENDING, self._release)
+        return True
+
+    def _release(self) -> None:
+        held, self._held = self._held, []
+        for event in held:
+            self._events.put_nowait(event)
 
     def _log_change(self, before: Node, event: events.Event) -> None:
         if self._node.phase is before.phase:

@@ -24,6 +24,7 @@ __all__ = [
     "end_of",
     "first_error",
     "how",
+    "is_ending",
     "raised",
     "recorded_error",
     "recorded_traceback",
@@ -46,6 +47,9 @@ _TRACEBACK = "Traceback (most recent call last):"
 
 #: Begins the line that stands for a traceback which an earlier round has printed (training/startup/tracebacks.py).
 _AGAIN = "rallypoint: the same error as on rank "
+
+#: Flag of a process that is ending (include/linux/sched.h).
+_PF_EXITING = 0x4
 
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -203,6 +207,15 @@ def how(worker: Worker) -> str:
         return "stopped by the agent"
     code = worker.code if worker.code is not None else 0
     return describe_exit(code)
+
+
+def is_ending(pid: int) -> bool:
+    """Return whether a process is about to end or has ended: the kernel closes its connections before anybody sees its end."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
+        return bool(int(fields[6]) & _PF_EXITING)
+    except (OSError, IndexError, ValueError):
+        return False
 
 
 class OomWatch:

@@ -3,16 +3,19 @@
 It tells its process number (`FOLDER/started/ROUND.RANK`) and each finished step (`FOLDER/steps.RANK`: round, pid, step, loss in
 hex, size of the world). At the end rank 0 writes the digest of the weights to `FOLDER/digest`. Modes, any of them:
 `kill=RANK@STEP` kills itself in the middle of that step, once; `raise=RANK@STEP` raises there, once, and `always=` each
-time; `stuck=RANK@STEP` has its collective never end there, as gloo's does now and then in a world that is lost; `fsdp`
-shards the model with FSDP2; `plain` trains without `elastic`. While `FOLDER/slowly` exists, each step takes 50 ms more, and
-1 s more in the second half: the run must not end before the test has seen what it waits for.
+time; `slowly-killed=RANK@STEP` is killed, too, but ends 0.8 s before anybody sees it, and `reset=RANK@STEP` loses its
+connection after 0.3 s; `stuck=RANK@STEP` has its collective never end there, as gloo's does now and then in a world that is
+lost; `fsdp` shards the model with FSDP2; `plain` trains without `elastic`. While `FOLDER/slowly` exists, each step takes
+50 ms more, and 1 s more in the second half: the run must not end before the test has seen what it waits for.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -59,6 +62,12 @@ class Stuck:
         return getattr(self._group, name)
 
 
+def end_slowly() -> None:
+    """End the first thread in the kernel, as SIGKILL does on a busy machine, and all others 0.8 s later."""
+    threading.Timer(0.8, os.kill, (os.getpid(), signal.SIGKILL)).start()
+    ctypes.CDLL(None).syscall(60 if os.uname().machine == "x86_64" else 93, 0)  # exit
+
+
 def note(step: int, loss: float) -> None:
     with (folder / f"steps.{os.environ['RANK']}").open("a") as file:
         file.write(f"{os.environ['RALLYPOINT_ROUND']} {os.getpid()} {step} {float(loss).hex()} {dist.get_world_size()}\n")
@@ -96,6 +105,11 @@ def train(state: training.State) -> None:
         loss = model(data[rows]).square().mean()
         if once("kill", state.step):
             os.kill(os.getpid(), signal.SIGKILL)
+        if once("slowly-killed", state.step):
+            end_slowly()
+        if once("reset", state.step):
+            time.sleep(0.3)
+            raise RuntimeError("Read error: Connection reset by peer")
         if once("stuck", state.step):
             assert isinstance(dist.group.WORLD, ReconfigurableGroup)
             dist.group.WORLD.inner = Stuck(dist.group.WORLD.inner)

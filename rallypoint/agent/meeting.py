@@ -1,7 +1,7 @@
 """How the agents of a run by hand find their coordinator, which lives in the process of one of them, and their secret.
 
-A node by itself has the coordinator in its own process, and asks it there. Of several that are given one address, whoever can
-open the port hosts it and the others join it there. Where the address is not known before, an `Agreement` settles whose it is.
+The only node of a run has the coordinator in its own process. Of several nodes with one address, the node that can open the
+port hosts the coordinator, and the others join it there. If the address is not known before, an `Agreement` selects the host.
 
 RALLYPOINT_SECRET or --secret-file sets the secret. A run on one machine (one node, or a loopback address) needs neither: its
 secret is derived from the run id and a key file that only the user can read. A run on several machines without a secret is

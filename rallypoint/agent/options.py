@@ -358,7 +358,7 @@ def read_streams(args: argparse.Namespace) -> Streams:
 
 
 def _copies_all(args: argparse.Namespace) -> bool:
-    """Return whether --log-dir is given and nothing says which streams go there."""
+    """Return whether --log-dir is given, but no flag selects the streams that are written there."""
     return bool(args.log_dir) and args.log_dir != os.devnull and not args.given & {"redirects", "tee"}
 
 

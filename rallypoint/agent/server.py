@@ -97,7 +97,7 @@ class Server:
                 signal_group(self._pid, signal.SIGKILL)
             left = _LOOK if deadline is None else min(_LOOK, max(deadline - time.monotonic(), _RECHECK))
             await asyncio.wait({ended}, timeout=left)
-        while signal_group(self._pid, signal.SIGKILL):  # noqa: ASYNC110  no event tells of the end of a process group
+        while signal_group(self._pid, signal.SIGKILL):  # noqa: ASYNC110  no event signals the end of a process group
             await asyncio.sleep(_RECHECK)
         for pid in children():  # left its process group
             _signal_one(pid)

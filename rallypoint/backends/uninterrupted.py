@@ -43,5 +43,5 @@ async def in_thread(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwar
     except asyncio.CancelledError:
         await asyncio.wait([running])
         if not running.cancelled():
-            running.exception()  # nobody is left to hear of it
+            running.exception()  # no caller waits for it
         raise

@@ -59,7 +59,7 @@ def process(code: str) -> Iterator[int]:
     [pytest.param(TWICE, 1, id="a mutex that is taken twice"), pytest.param(CIRCLE, 2, id="two threads, two mutexes")],
 )
 def test_a_circle_is_found(code: str, threads: int) -> None:
-    """In a real process, by what the kernel and the mutexes say."""
+    """In a real process, from the kernel and the mutexes."""
     with process(code) as pid:
         cycle = eventually(lambda: find_cycle(pid), why="the threads wait for each other")
 

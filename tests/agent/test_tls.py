@@ -408,6 +408,7 @@ async def test_a_failed_handshake_leaves_no_garbage(ours: Tls) -> None:
                 writer.close()
                 await writer.wait_closed()
             await eventually_async(lambda: left() == before)
+            assert left() == before
         finally:
             gc.enable()
 

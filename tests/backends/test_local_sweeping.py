@@ -89,3 +89,4 @@ async def test_a_process_that_supervises_looks_through_them(home, tmp_path):
             return await backend.names() == ()
 
         await eventually_async(gone)
+        assert await backend.names() == ()

@@ -231,7 +231,7 @@ class LeaseHeartbeat:
         lease = await asyncio.to_thread(_lease_of, (found.get("data") or {}).get(RECORD_KEY), self._record.namespace)
         if lease != self._lease:
             self._lease = lease
-            # Somebody has just written himself into the record.
+            # Another supervisor has just stored itself in the record.
             self._beat = None if lease is None else f"{lease}"
 
     async def _look_at_lease(self, lease: Namespaced) -> None:
@@ -263,7 +263,7 @@ class SignsOfLife:
         self._seen = ""
 
     def seen(self, mark: str) -> None:
-        """Note what a supervisor said of itself."""
+        """Store what a supervisor reported about itself."""
         self._seen = mark
 
     async def read(self) -> str | None:

@@ -153,7 +153,7 @@ class Node:
 
     @property
     def state(self) -> AgentState:
-        """What the coordinator is told."""
+        """The answer for the coordinator."""
         return AgentState.RUNNING if self.silent else STATES[self.phase]
 
     @property

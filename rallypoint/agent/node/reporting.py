@@ -136,11 +136,11 @@ def _hold(plan: Plan, state: AgentState, pace: float) -> float:
 
 
 class ReportLoop:
-    """Asks again and again, at least once in `pace` seconds, more often where it is asked to `hurry`.
+    """Sends reports: at least one in `pace` seconds, more after `hurry`.
 
-    `gist` is what makes a report worth saying, None while there is nobody whom it concerns; `report` makes one. `heard` is
-    given every answer at once, and `put` takes what follows from it as an event. `look` looks at the workers while there is no
-    answer, so that the next report tells when they were last alive.
+    A report is sent when the value of `gist` changes, and none while it is None; `report` makes the report. `heard` receives
+    every answer, and `put` the events that follow from it. `look` checks the workers while there is no answer, so that the next
+    report contains when they were last alive.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class ReportLoop:
         return self._hurry or self._pace
 
     def hurry(self, pace: float) -> None:
-        """Report every `pace` seconds until it is 0 again: somebody wants to know more."""
+        """Report every `pace` seconds until it is 0 again; a supervisor or command has requested this."""
         self._hurry = min(pace, self._pace)
 
     @property
@@ -181,7 +181,7 @@ class ReportLoop:
         return tuple(self._asking)
 
     def tell_news(self) -> None:
-        """Talk now if something is true that was not said."""
+        """Send a report now if something has changed since the last report."""
         if self._gist() != self._told:
             self._news.set()
             self._stirred.set()
@@ -199,7 +199,7 @@ class ReportLoop:
         """Talk until it is cancelled."""
         loop = asyncio.get_running_loop()
         while True:
-            # Who was given a place in a round must not say that it waits: the coordinator takes that for the answer's loss.
+            # An agent with a place in a round must not report that it waits: it would look as if its answer had been lost.
             await self._taken.wait()
             self._news.clear()
             self._told = self._gist()

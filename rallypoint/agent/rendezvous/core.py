@@ -334,7 +334,7 @@ def answer(state: State, agent: str) -> Reply | None:
 
 
 def _is_current(state: State, peer: Peer) -> bool:
-    """Return whether an agent speaks of the round that is running, or was running last."""
+    """Return whether a report is about the current round, or about the last one."""
     return peer.report.round == state.fence.round
 
 
@@ -362,7 +362,7 @@ def _assignment(state: State, peer: Peer) -> Assignment | None:
 
 
 def told(state: State, agent: str, reply: Reply | None = None) -> State:
-    """Note that an agent was told the verdict, or else `reply`: with a place in a round it may train before it speaks again."""
+    """Store that an agent received the verdict or `reply`: with a place in a round, it may train before its next report."""
     peer = state.peers.get(agent)
     if peer is None:
         return state
@@ -372,7 +372,7 @@ def told(state: State, agent: str, reply: Reply | None = None) -> State:
 
 
 def told_all(state: State, replies: Iterable[tuple[str, Reply]]) -> State:
-    """Note what many agents were told, each with its reply; see `told`."""
+    """Store the replies that many agents received; see `told`."""
     state = opened(state)
     for agent, reply in replies:
         state = told(state, agent, reply)
@@ -380,7 +380,7 @@ def told_all(state: State, replies: Iterable[tuple[str, Reply]]) -> State:
 
 
 def dismissed(state: State) -> bool:
-    """Return whether there is a verdict and every living agent was told."""
+    """Return whether there is a verdict and every living agent has received it."""
     return state.verdict is not None and all(peer.told for peer in living(state))
 
 

@@ -376,7 +376,7 @@ def _peer_ruling(settings: Settings, peer: Peer) -> tuple[Culprit | None, Judgem
 
 
 def _culprit_ruling(settings: Settings, failed: Sequence[Peer]) -> tuple[Peer, Culprit, Judgement] | None:
-    """Return the verdict on the worker that broke the round, and whose it is; None when nobody tells of a worker."""
+    """Return the verdict on the worker that broke the round, with its agent; None if no worker is reported."""
     owners = {failure: peer for peer in failed for failure in peer.report.failures}
     if not owners:
         return None

@@ -1,7 +1,7 @@
-"""How far training has come, as the lowest rank that speaks tells it, where a round resumed, and few samples of both. Pure.
+"""The progress of the training by the lowest rank that reports, the step at which a round resumed, and samples of both. Pure.
 
-Samples are at least a `LIMIT`-th of the time apart that they span. When there are too many, every second one goes: so they
-always span the whole attempt, about evenly, however long it lasts, and nobody has to remember how often they were thinned out.
+Two samples are at least a `LIMIT`-th of the time of all samples apart. If there are too many, every second one is removed: so
+they always cover the whole attempt about evenly, and no counter is needed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def sampled(samples: tuple[Sample, ...], sample: Sample) -> tuple[Sample, ...]:
 
 
 def few_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    """Return the metrics that a sample tells: a loss before all others, and to six figures."""
+    """Return the metrics of a sample: a loss before all others, rounded to six digits."""
     short = [name for name in metrics if len(name) <= _NAME and _plain(name)]
     chosen = sorted(short, key=lambda name: "loss" not in name.lower())[:_METRICS]
     return {name: float(f"{metrics[name]:.6g}") for name in chosen}

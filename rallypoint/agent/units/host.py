@@ -270,7 +270,7 @@ class Host:
 
     async def _emptied(self, unit: _Unit) -> None:
         """End what an instance has left in its process group; return when it is empty."""
-        while signal_group(unit.pid, signal.SIGKILL):  # noqa: ASYNC110  no event tells of the end of a process group
+        while signal_group(unit.pid, signal.SIGKILL):  # noqa: ASYNC110  no event signals the end of a process group
             await asyncio.sleep(_RECHECK)
 
     async def _close(self) -> None:
@@ -339,7 +339,7 @@ def _ended(unit: _Unit, told: UnitExit) -> None:
 def _instance_command(
     plan: Plan, base: Mapping[str, str], told: Mapping[str, str], *, result: Path, streams: tuple[int | None, int | None]
 ) -> Command:
-    """Return what starts an instance: `base` is the environment of its host, `told` what the supervisor says of its place."""
+    """Return the command of an instance: `base` is the environment of its host, `told` the variables from the supervisor."""
     variables = {**base, **plan.env}
     variables.pop(env.SECRET, None)
     variables["PYTHONPATH"] = os.pathsep.join(filter(None, (STARTUP, variables.get("PYTHONPATH"))))

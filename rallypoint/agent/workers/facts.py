@@ -230,7 +230,7 @@ class OomWatch:
         self._known = self._count()
 
     def killed(self) -> bool:
-        """Return whether it killed another one since the last time. Where nobody counts, that is not known, and False."""
+        """Return whether it killed another process since the last call; False if the kernel has no counter."""
         before, self._known = self._known, self._count()
         return self._known > before
 

@@ -379,7 +379,7 @@ def sweep(store: Store, now: float) -> None:
             if _expired(store, name, now) is not None:
                 _delete(store, name, now)
         except HeldError:
-            continue  # somebody looks after it
+            continue  # it has a supervisor
         except BackendError as error:
             log.info(
                 "job=%s: cannot check whether the job has ended and must be deleted: %s; retrying within some minutes",

@@ -26,7 +26,7 @@ __all__ = ["Forwarder", "NodeCommands", "Tell", "Terminate", "create"]
 
 log = logging.getLogger("rallypoint.node")
 
-#: What a worker must have announced to be told.
+#: Ability that a worker must have announced to receive the command.
 _NEEDS: Mapping[Verb, Ability] = {
     Verb.PAUSE: Ability.PAUSE,
     Verb.RESUME: Ability.PAUSE,
@@ -100,7 +100,7 @@ def create(context: NodeContext) -> Forwarder:
 
 @dataclass(frozen=True, kw_only=True)
 class Tell:
-    """Tell workers with a line, by local rank, the verb of wish `number`."""
+    """Send the verb of command `number` to workers with a connection, by local rank."""
 
     ranks: tuple[int, ...]
     verb: Verb
@@ -109,7 +109,7 @@ class Tell:
 
 @dataclass(frozen=True, kw_only=True)
 class Terminate:
-    """Stop all workers, as at the end of a round: some have no line on which they could be told."""
+    """Stop all workers, as at the end of a round: some have no connection for the command."""
 
 
 Action = Tell | Terminate
@@ -121,7 +121,7 @@ class NodeCommands:
 
     Attributes:
         workers: how many it has; `first_rank` is the rank of the first, -1 while they have none.
-        abilities: of the workers that have said hello in this round, by local rank.
+        abilities: of the workers that have connected in this round, by local rank.
         wish: the last that was heard; `answers` by local rank.
     """
 
@@ -133,7 +133,7 @@ class NodeCommands:
 
     @property
     def told(self) -> NodeAnswer | None:
-        """What the coordinator is told."""
+        """The answer for the coordinator."""
         if self.wish is None:
             return None
         if self.first_rank < 0:
@@ -151,7 +151,7 @@ class NodeCommands:
         return _ask(dataclasses.replace(self, wish=wish, answers={}), range(self.workers))
 
     def started(self, first_rank: int) -> tuple[NodeCommands, tuple[Action, ...]]:
-        """Note a new round, whose workers have not said anything yet; what follows is done when they are there.
+        """Store a new round, whose workers have not connected yet; commands follow when they have.
 
         Workers that start while the job is to stop have nothing to save, and end at once.
         """
@@ -161,7 +161,7 @@ class NodeCommands:
         return dataclasses.replace(fresh, answers={}), (Terminate(),) if self.wish.verb is Verb.STOP else ()
 
     def announced(self, local_rank: int, abilities: tuple[Ability, ...]) -> tuple[NodeCommands, tuple[Action, ...]]:
-        """Note what a worker can do; whoever comes late is told what should be true of it."""
+        """Store the abilities of a worker; a late worker receives the current command."""
         known = dataclasses.replace(self, abilities={**self.abilities, local_rank: abilities})
         answer = self.answers.get(local_rank)
         late = answer is None or answer.error == _PLAIN
@@ -181,7 +181,7 @@ def _ask(known: NodeCommands, ranks: range | tuple[int, ...]) -> tuple[NodeComma
     wish = known.wish
     assert wish is not None
     if known.first_rank < 0:
-        return known, ()  # there is no worker yet; who comes is told if it still matters then
+        return known, ()  # there is no worker yet; it receives the command when it connects
     able = tuple(rank for rank in ranks if _can(known, rank, wish.verb))
     refused = {rank: _refused(known, rank, wish.verb) for rank in ranks if rank not in able}
     tell: tuple[Action, ...] = (Tell(ranks=able, verb=wish.verb, number=wish.number),) if able else ()

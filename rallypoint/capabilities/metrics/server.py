@@ -116,7 +116,7 @@ def render(status: JobStatus, *, role: str = "") -> str:
 
 
 def families(status: JobStatus) -> tuple[_Family, ...]:
-    """Return all metrics, in the order in which they are told."""
+    """Return all metrics, in the order of their output."""
     return (*_job(status), *_world(status), *_faults(status), *_training(status), *_health(status))
 
 

@@ -83,13 +83,13 @@ _THREAD = re.compile(r"^(Current thread|Thread) 0x[0-9a-fA-F]+.*:$", re.MULTILIN
 
 _FRAME = re.compile(r'^  File "(?P<path>.*)", line (?P<line>\d+|\?\?\?)(?: in (?P<name>.*))?$', re.MULTILINE)
 
-#: What stands before a path that says where a frame is: everybody's packages; and the standard library, which is told as such.
+#: Prefixes of the path of a frame: the folder of installed packages, and that of the standard library, which is shown as such.
 _PACKAGES, _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages)/"), re.compile(r"^.*/lib/python3\.\d+/")
 
-#: What our own start-up module wraps is told, and it is not; nor is what has forked a worker, or runs a module as a program.
+#: Frames that are left out: those of our start-up module, of the process that forked the worker, and of `python -m`.
 _OURS = re.compile(r"/rallypoint/(training/startup|agent/workers)/|^<frozen runpy>")
 
-#: Characters of one frame; a path that is longer says little more.
+#: Characters of one frame; longer paths are cut.
 _FRAME_CHARS = 120
 
 
@@ -366,9 +366,9 @@ def complete(text: str) -> bool:
 
 
 def main_frames(text: str, most: int = FRAMES) -> tuple[str, ...]:
-    """Return the frames of the interrupted thread in the last dump of `text`, the innermost first, `most` of them at the most.
+    """Return at most `most` frames of the interrupted thread in the last dump of `text`, the innermost first.
 
-    Where there are more, the innermost and the outermost are told: where it stands, and from where it was called.
+    If there are more, the innermost and the outermost ones are returned: the current place, and where the call began.
     """
     threads = list(_THREAD.finditer(text))
     current = [match for match in threads if match[1].startswith("Current")]

@@ -1,4 +1,4 @@
-"""Starting a process in the quickest way there is: as a standby that is told its command, else as a program.
+"""Starting a process in the fastest way: as a standby that receives its command, or else as a program.
 
 Here is also which commands a fork can become, and which modules a script imports, read from its text: a node that joins can
 import them before it has run the script once.
@@ -34,7 +34,7 @@ log = logging.getLogger("rallypoint.zygote")
 #: Standbys that are tried for one worker; after that the reason is not theirs.
 _TRIES = 2
 
-#: What is read once, when libraries are loaded or imported. TORCHELASTIC_* tells a place in the world and is read later.
+#: Variables that are read once, when libraries are loaded or imported. TORCHELASTIC_* is read later.
 _BIRTH = re.compile(
     r"^(LD_|PYTHON|CUDA_|OMP_|MKL_|KMP_|GOMP_|OPENBLAS_|NUMEXPR_|NVIDIA_|TORCH(?!ELASTIC_)|PYTORCH_|TRITON_|HIP_|ROCR_|MALLOC_|GLIBC_"
     r"|ASCEND_|NPU_|HF_|TF_|XLA_|PATH$|HOME$|TMPDIR$|XDG_CACHE_HOME$|LANG$|LC_|TZ$)"
@@ -165,7 +165,7 @@ def standby_launcher(
     device: bool = False,
     base: Mapping[str, str] = os.environ,
 ) -> Launcher:
-    """Return a launcher that keeps `standbys` forks ready, or as many as the plan says; `base` is the agent's environment.
+    """Return a launcher that keeps `standbys` forks ready (default: that of the plan); `base` is the agent's environment.
 
     `learned` and `device` are those of `Wanted`.
     """
@@ -224,7 +224,7 @@ def imported_by(argv: Sequence[str], place: str) -> tuple[str, ...]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             return imports_of(file.read(_SIZE))
-    except OSError:  # the worker's own start tells what is wrong with it
+    except OSError:  # the start of the worker reports the error
         return ()
 
 

@@ -44,7 +44,7 @@ _WITHIN = 2.0
 #: What part of a huge page must be in use already, so that little is taken that was not.
 _FULL = 0.75
 
-#: Bytes of one page's entry in /proc/PID/pagemap, and the bit of the last of them that says that it is in memory.
+#: Bytes of the entry of a page in /proc/PID/pagemap, and the bit of the last byte that is set if the page is in memory.
 _ENTRY, _PRESENT = 8, 0x80
 
 
@@ -229,7 +229,7 @@ def into_huge_pages(*, process: Path = Path("/proc/self"), take: Callable[[int, 
                     break
                 if _share_in_use(pages.fileno(), address) >= _FULL:
                     taken += HUGE * take(address, HUGE)
-    except OSError:  # a /proc that tells less; then it stays as it was
+    except OSError:  # this /proc lacks the file; the value stays as it was
         return taken
     return taken
 

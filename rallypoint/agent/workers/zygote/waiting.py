@@ -28,7 +28,7 @@ __all__ = ["wait"]
 _PR_SET_PDEATHSIG = 1
 _ROLLUP = Path("/proc/self/smaps_rollup")
 
-#: Where one of these is set torch tells of each group on stderr, and the group of a standby is nobody's business.
+#: If one of these is set, torch logs each process group on stderr; the group of a standby would only confuse the reader.
 _TOLD_OF = ("TORCH_DISTRIBUTED_DEBUG", "TORCH_CPP_LOG_LEVEL", "GLOO_LOG_LEVEL")
 
 

@@ -32,7 +32,7 @@ _ALL = 128 << 10
 #: What an object without slots needs besides its fields, and for each of them.
 _OWN, _FIELD = 112, 8
 
-#: Of these there is only one of each value, whoever holds it.
+#: Types of which each value exists only once in a process.
 _SHARED = (enum.Enum, bool, type(None))
 
 
@@ -100,7 +100,7 @@ def memory_of(kept: object) -> int:
 def _layout(kind: type) -> Layout:
     """Return what gives the parts of an object, None for one without any, and its bytes that `sys.getsizeof` does not say.
 
-    Of a negative number of bytes is what exists once, whoever holds it.
+    Values that exist only once in a process have a negative number of bytes.
     """
     if issubclass(kind, _SHARED):
         return None, -1

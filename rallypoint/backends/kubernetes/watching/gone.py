@@ -19,7 +19,7 @@ __all__ = ["Gone"]
 _MOST, _MOST_BYTES = 32_768, 64 << 20
 _MOST_OF_ALL, _MOST_BYTES_OF_ALL = 131_072, 256 << 20
 
-#: Bytes of a view that is forgotten before all others: no pod that somebody made for its work has so many.
+#: Bytes of a view that is removed before all others: no ordinary pod has so many.
 _LARGE = 16 << 10
 
 

@@ -25,7 +25,7 @@ __all__ = ["Wrapper", "Wrappers", "view_of", "wrappers_of"]
 
 _WITHOUT = "read each job's own objects"
 
-#: What a controller says of an object in a word: AppWrapper's, and KubeRay's operator.
+#: Fields in which a controller reports the state of an object: that of AppWrapper, and the KubeRay operator.
 _WORDS = ("phase", "jobStatus", "jobDeploymentStatus", "state", "reason")
 
 #: Conditions of a wrapper that are read; each controller has some ten types.
@@ -84,7 +84,7 @@ def view_of(kind: Kind, given: Mapping[str, Any]) -> Wrapper | None:
 
 
 def _within_limits(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return of a wrapper what somebody reads, each field with a value of its type."""
+    """Return the fields of a wrapper that are used, each with a value of its type."""
     meta, spec, status = fields(given.get("metadata")), fields(given.get("spec")), fields(given.get("status"))
     labels, annotations, texts = fields(meta.get("labels")), fields(meta.get("annotations")), Texts()
     named = {key: identity(meta.get(key)) for key in ("name", "uid", "resourceVersion")}

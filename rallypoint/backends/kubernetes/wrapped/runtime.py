@@ -58,7 +58,7 @@ async def activate(cluster: Cluster, uid: str, *, active: bool) -> bool:
     async for page in pages(cluster.api, Target(path=root, selector=f"{_OF}={uid}")):
         for workload in page.items:
             found = True
-            # Nothing said means active.
+            # A missing value means active.
             if (workload.get("spec") or {}).get("active", True) is not active:
                 path = f"{root}/{workload['metadata']['name']}"
                 await cluster.api.request("PATCH", path, body={"spec": {"active": active}}, kind=MERGE_PATCH)

@@ -28,7 +28,7 @@ _TYPES = {kind.value: kind for kind in ConditionType}
 
 
 def told(wrapper: Mapping[str, Any]) -> Told:
-    """Return what an AppWrapper's controller says; raises `BackendError` for an unknown phase and an invalid number."""
+    """Return the state of an AppWrapper; raises `BackendError` for an unknown phase and an invalid number."""
     metadata, spec, status = wrapper["metadata"], wrapper.get("spec") or {}, wrapper.get("status") or {}
     annotations = metadata.get("annotations") or {}
     # Each type has one condition; more of them would make a record that no ConfigMap holds.

@@ -61,7 +61,7 @@ def _differences(field: str, roles: Iterable[tuple[str, dict[str, Any]]]) -> Ite
 
 
 def _items(field: str, role: Role) -> Iterator[tuple[str, Any]]:
-    """Yield what a field of a role says, in the parts about which roles must agree."""
+    """Yield the values of a field of a role that must be equal in all roles of a pod."""
     value = getattr(role, field)
     if field in _SINGLE:
         yield from [("", value)] if value else []

@@ -52,7 +52,7 @@ class WorkerGroup:
     Attributes:
         roles: names of the roles that run in these pods; `each` of them that share one pod.
         template: of a pod of Ray.
-        ask: what Ray is told that a pod has, by Ray's names, without the marker.
+        ask: the resources of a pod by their names in Ray, without the marker.
         least, most: pods without and with the nodes above MIN of elastic roles.
     """
 
@@ -71,7 +71,7 @@ class WorkerGroup:
 
     @property
     def start_params(self) -> dict[str, str]:
-        """What Ray is told that a pod has: what runs there."""
+        """Resources of the pod that Ray sees."""
         found = dict(self.ask)
         params = {"num-cpus": str(_whole(found.pop("CPU", 0))), "num-gpus": str(_whole(found.pop("GPU", 0)))}
         memory = found.pop("memory", 0)

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-__all__ = ["PATIENCE", "Connections", "Limits", "peer_of"]
+__all__ = ["HELD", "PATIENCE", "Connections", "Limits", "peer_of"]
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ T = TypeVar("T")
 PATIENCE = 10.0
 
 #: Bytes of memory that all strangers of a port may use.
-_HELD = 1 << 26
+HELD = 1 << 26
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class Limits:
     strangers: int
     per_peer: int
     patience: float | None
-    held: int = _HELD
+    held: int = HELD
 
     @classmethod
     def few(cls, most: int, patience: float | None = PATIENCE) -> Limits:

@@ -12,7 +12,7 @@ import tempfile
 import time
 import tracemalloc
 from asyncio.sslproto import SSLProtocol
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import aiohttp
@@ -22,6 +22,7 @@ from aiohttp import web
 from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.announcing import Announcer
 from rallypoint.agent.coordinator.shell import Coordinator
+from rallypoint.agent.descriptors import Shares
 from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.tls import Tls, job_tls, read_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
@@ -384,6 +385,46 @@ async def test_an_unfinished_handshake_counts_its_memory(ours: Tls, caplog: pyte
         assert [reader.at_eof() or reader.exception() is not None for reader, _ in strangers] == [True, True, False]
         assert "SSL handshake is taking longer" not in caplog.text
         for _, writer in strangers:
+            writer.close()
+    finally:
+        await runner.cleanup()
+
+
+class Counting(Secured):
+    """Counts the connections whose first message has arrived, and those that have sent more."""
+
+    begun = more = 0
+
+    def protocol(self, http: Callable[[], asyncio.Protocol], unfinished: Callable[[], None]) -> asyncio.BaseProtocol:
+        def counted() -> None:
+            self.more += 1
+            unfinished()
+
+        self.begun += 1
+        return super().protocol(http, counted)
+
+
+@pytest.mark.parametrize(("clients", "closed"), [(400, 0), (1, 59)])
+async def test_all_agents_of_a_job_may_connect_at_once(ours: Tls, clients: int, closed: int) -> None:
+    """The memory of all unfinished handshakes is limited to 64 MiB, which is 341 of them, or to those of the job's agents."""
+    secured = Counting(lambda: ours.open_server, clients=clients)
+    shares = Shares(requests=2000, strangers=1000, grpc=0, forwarded=0)
+    runner, port = await listen(web.Application(), "127.0.0.1", 0, whose="test", token=TOKEN, shares=shares, secured=secured)
+    try:
+        agents = [await asyncio.open_connection("127.0.0.1", port) for _ in range(400)]
+        for _, writer in agents:
+            writer.write(hello(16_000))
+        await eventually_async(lambda: secured.begun == 400)
+        for _, writer in agents:
+            writer.write(b"\x16\x03\x01\x00\x01\x00")
+
+        def ended() -> int:
+            return sum(reader.at_eof() or reader.exception() is not None for reader, _ in agents)
+
+        await eventually_async(lambda: secured.more + ended() >= 400)
+        await eventually_async(lambda: ended() >= closed)
+        assert ended() == closed
+        for _, writer in agents:
             writer.close()
     finally:
         await runner.cleanup()

@@ -72,7 +72,7 @@ class Servers:
 
         spoken = speaks_grpc(service_type)
         self._shares, self._agents = shares(grpc=spoken, forwards=store is not None), agents
-        self._http = HttpServer(service, token=token, door=door, store=store, tls=tls)
+        self._http = HttpServer(service, token=token, agents=agents, door=door, store=store, tls=tls)
         self._grpc: GrpcServer | None = None
         if spoken:
             from rallypoint.agent.transport.grpc_server import GrpcServer  # noqa: PLC0415

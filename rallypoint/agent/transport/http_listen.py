@@ -20,7 +20,7 @@ from rallypoint.agent.transport.request_head import NotHttpError, complete_head
 from rallypoint.agent.transport.service import KEPT
 from rallypoint.agent.transport.shared_port import SharedPort
 from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD, Secured, has_hello
-from rallypoint.wire.connections import PATIENCE, Limits
+from rallypoint.wire.connections import HELD, PATIENCE, Limits
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import HEALTH_PATH
 
@@ -91,10 +91,16 @@ def certified(rule: CertificateRule) -> Middleware:
     return certify
 
 
-def limits_for(shares: Shares) -> Limits:
-    """Return the limits of a port for all agents of a job."""
+def limits_for(shares: Shares, *, handshakes: int = 0) -> Limits:
+    """Return the limits of a port for all agents of a job; so many unfinished TLS handshakes at once are within them."""
     strangers = shares.strangers
-    return Limits(most=shares.requests, strangers=strangers, per_peer=max(strangers // 2, 1), patience=PATIENCE)
+    return Limits(
+        most=shares.requests,
+        strangers=strangers,
+        per_peer=max(strangers // 2, 1),
+        patience=PATIENCE,
+        held=max(HELD, min(handshakes, strangers) * _UNFINISHED_HELD),
+    )
 
 
 async def listen(
@@ -128,7 +134,7 @@ async def listen(
     requests = FirstRequests(server=lambda: _server_protocol(runner), token=token, pages=pages, now=now, rule=rule)
     http = _HttpAdmission(requests, secured)
     shares = shares or descriptors.shares(forwards=store is not None)
-    limits = limits or limits_for(shares)
+    limits = limits or limits_for(shares, handshakes=0 if secured is None else secured.clients)
     served: GuardedPort | SharedPort
     served = GuardedPort(limits, http) if store is None else SharedPort(store, http=http, limits=limits, most=shares.forwarded)
 

@@ -39,7 +39,9 @@ T = TypeVar("T")
 
 
 class HttpServer:
-    """Serves one coordinator on one port. Without a `door` there is no roster, and no supervisor is seen.
+    """Serves one coordinator of at most `agents` agents on one port.
+
+    Without a `door` there is no roster, and no supervisor is seen.
 
     `grpc` is the port on which the same coordinator speaks gRPC, 0 where it does not; whoever asks who is there is told as soon
     as that is `settled`. With a `store` connections that are not HTTP reach the running round's store (`SharedPort`).
@@ -50,11 +52,13 @@ class HttpServer:
         service: CoordinatorService,
         *,
         token: str,
+        agents: int = 1,
         door: SupervisorDoor | None = None,
         store: Callable[[], str] | None = None,
         tls: Tls | None = None,
     ) -> None:
         self._service, self._token, self._door, self._store, self._tls = service, token, door, store, tls
+        self._agents = agents
         self._runner: web.AppRunner | None = None
         self._connections: dict[str, set[asyncio.Task[Any]]] = {}
         self.grpc, self.settled = 0, asyncio.Event()
@@ -72,7 +76,7 @@ class HttpServer:
         if self._door is not None:
             app.router.add_post(ROSTER_PATH, self._roster)
         # Supervisors come through the API server of a cluster, which has no certificate of the job: they have its token alone.
-        secured = None if tls is None else Secured(lambda: tls.open_server)
+        secured = None if tls is None else Secured(lambda: tls.open_server, clients=self._agents)
         self._runner, bound = await listen(
             app,
             host,

@@ -44,10 +44,18 @@ _REFUSAL = bad_request("this port uses TLS: start the agent with --tls and the c
 
 
 class Secured:
-    """How one port serves HTTP over TLS; `context` returns the context of the next connection."""
+    """How one port serves HTTP over TLS.
 
-    def __init__(self, context: Callable[[], ssl.SSLContext], *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._context, self._clock = context, clock
+    Args:
+        context: returns the context of the next connection.
+        clients: number of clients that may connect at once.
+
+    """
+
+    def __init__(
+        self, context: Callable[[], ssl.SSLContext], *, clients: int = 1, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._context, self._clock, self.clients = context, clock, clients
         self._said, self._unsaid = -_LINES_EVERY, 0
 
     def protocol(self, http: Callable[[], asyncio.Protocol], unfinished: Callable[[], None]) -> asyncio.BaseProtocol:

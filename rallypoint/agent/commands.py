@@ -23,7 +23,7 @@ from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import Exchanges
 from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource, FileEndpoint
 from rallypoint.agent.workers.affinity import worker_cpus
-from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams
+from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams, claim_logs
 from rallypoint.wire.env import MACHINE, UNSEEN
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
@@ -78,7 +78,8 @@ def _unseen(text: str) -> int:
 def _log_folder(plan: Plan, args: argparse.Namespace) -> Path:
     if not plan.logs.log_dir:
         return Path(args.dir) / "logs"
-    return Path(plan.logs.log_dir) / plan.name / f"attempt-{args.attempt}" / f"node-{args.node}.{args.incarnation}"
+    folder = Path(plan.logs.log_dir) / plan.name / f"attempt-{args.attempt}" / f"node-{args.node}.{args.incarnation}"
+    return claim_logs(plan.logs.log_dir, folder)
 
 
 async def _take_part(config: NodeConfig, args: argparse.Namespace, secret: str) -> int:

@@ -7,11 +7,13 @@ the mode of the folders above; files get a mode of their own, too, for the case 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 
-__all__ = ["PRIVATE_FILE", "private_folder", "replace_file", "tighten"]
+__all__ = ["PRIVATE_FILE", "claim_folder", "private_folder", "replace_file", "tighten"]
 
 #: Mode of a folder, and of a file.
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
@@ -25,6 +27,30 @@ def private_folder(path: Path) -> None:
         with contextlib.suppress(FileExistsError):
             folder.mkdir(mode=PRIVATE_FOLDER)
     path.mkdir(exist_ok=True)
+
+
+def claim_folder(root: Path, path: Path) -> None:
+    """Create a folder below `root`, where other users may create folders, and its missing parents, with mode 0700.
+
+    Raises `OSError` also if one of them is a link or belongs to another user, who could replace everything in it. A file
+    system may give files another owner (NFS with `root_squash`), so the owner of a new folder counts as this user.
+    """
+    private_folder(root)
+    folders, folder = [], root
+    for name in path.relative_to(root).parts:
+        folder /= name
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=PRIVATE_FOLDER)
+        folders.append(folder)
+        if not stat.S_ISDIR(folder.lstat().st_mode):
+            raise NotADirectoryError(errno.ENOTDIR, "this is a link or a file, expected a folder", str(folder))
+    probe = Path(tempfile.mkdtemp(prefix=".owner-", dir=path))
+    ours = {probe.lstat().st_uid, 0}
+    probe.rmdir()
+    for folder in folders:
+        if (owner := folder.lstat().st_uid) not in ours:
+            why = f"this folder belongs to user {owner}, who could replace the files in it; choose another folder"
+            raise PermissionError(errno.EPERM, why, str(folder))
 
 
 def replace_file(path: Path, content: str | bytes, *, durable: bool = False) -> None:

@@ -201,6 +201,21 @@ def test_a_full_disk_is_named(job: Agents) -> None:
     assert not (job.work / "started").exists()
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can create a folder of another user")
+def test_a_log_folder_of_another_user_is_not_used(job: Agents) -> None:
+    """In a folder where everybody may create folders: its owner could read the output and put links in the place of files."""
+    job.write_plan(log_dir=str(job.folder / "scratch"))
+    taken = job.folder / "scratch" / "job"
+    taken.mkdir(parents=True)
+    os.chown(taken, 1234, 1234)
+
+    code, output = said(job.node())
+
+    why = f"logs.dir: cannot use {taken}: this folder belongs to user 1234, who could replace the files in it"
+    assert (code, why in output) == (Exit.CONFIG, True), output
+    assert not (job.work / "started").exists()
+
+
 def test_no_torch_in_the_agent(job: Agents) -> None:
     """Neither torch nor a transport is imported before it is needed, and torch never."""
     code = (

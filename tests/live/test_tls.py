@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import os
@@ -146,6 +147,37 @@ def test_no_port_of_a_coordinator_takes_an_older_version(by_hand: Agents) -> Non
     ports = (endpoint["port"], endpoint["grpc"])
     assert [shakes_hands(port, by_hand.tls, ssl.TLSVersion.TLSv1_3) for port in ports] == ["TLSv1.3"] * 2
     assert [shakes_hands(port, by_hand.tls, ssl.TLSVersion.TLSv1_2) for port in ports] == [None] * 2
+
+
+def test_failed_handshakes_fill_no_log(by_hand: Agents) -> None:
+    """The library of gRPC would log a line for each of them; our own lines are limited."""
+    by_hand.tls = left(by_hand.folder / "tls", "job")
+    by_hand.write_plan(tls="auto", service_type="grpc")
+    coordinator, strange = by_hand.coordinator(), left(by_hand.folder / "strange", "job")
+    place = by_hand.folder / "endpoint.json"
+    eventually(place.exists)
+    by_hand.drain()
+    port = json.loads(place.read_text())["grpc"]
+    for _ in range(100):
+        fails_to_shake_hands(port, strange)
+    assert shakes_hands(port, by_hand.tls, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+    coordinator.kill()
+
+    assert by_hand.drained() < 5000
+
+
+def fails_to_shake_hands(port: int, folder: Path) -> None:
+    """Connect with a certificate of another authority, and read until the server closes the connection."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(folder / "tls.crt", folder / "tls.key")
+    context.set_alpn_protocols(["h2"])
+    with (
+        socket.create_connection(("127.0.0.1", port), timeout=60) as plain,
+        contextlib.suppress(OSError),
+        context.wrap_socket(plain) as secured,
+    ):
+        secured.recv(100)
 
 
 def test_another_runs_certificate_is_refused(by_hand: Agents) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
-from rallypoint.wire.private import replace_file
+from rallypoint.wire.private import claim_folder, replace_file
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -44,3 +45,36 @@ def test_text_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None:
 
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_below_one_for_everybody_is_claimed(tmp_path: Path) -> None:
+    """Folders of this user are created with mode 0700, and used again."""
+    leaf = tmp_path / "job" / "attempt-1"
+    for _ in range(2):
+        claim_folder(tmp_path, leaf)
+
+    assert [path.stat().st_mode & 0o777 for path in (leaf.parent, leaf)] == [0o700, 0o700]
+    assert list(leaf.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can create a folder of another user")
+@pytest.mark.parametrize("whose", ["job", "job/attempt-1"])
+def test_a_folder_of_another_user_is_not_used(tmp_path: Path, whose: str) -> None:
+    """Its owner could replace everything in it."""
+    taken = tmp_path / whose
+    taken.mkdir(parents=True)
+    os.chown(taken, 1234, 1234)
+
+    with pytest.raises(PermissionError, match="belongs to user 1234, who could replace the files in it"):
+        claim_folder(tmp_path, tmp_path / "job" / "attempt-1" / "node-0.1")
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """Another user may have created it."""
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "job").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(NotADirectoryError, match="a link or a file"):
+        claim_folder(tmp_path, tmp_path / "job" / "attempt-1")
+
+    assert list((tmp_path / "elsewhere").iterdir()) == []

@@ -42,12 +42,16 @@ _CIPHERS, _NO_CIPHER = "GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305"
 #: What grpcio reads of the environment, once, when it begins.
 _READ_ONCE = {_FORK_SUPPORT: "0", _CIPHERS: _NO_CIPHER}
 
+#: grpcio logs a line for each failed handshake, which any client can cause; the user may have chosen another level.
+_VERBOSITY, _ERRORS = "GRPC_VERBOSITY", "ERROR"
+
 
 @functools.cache
 def grpcio() -> ModuleType:
     """Return the module `grpc`; raises `ImportError` where it is not installed."""
-    before = {name: os.environ.get(name) for name in _READ_ONCE}
-    os.environ.update(_READ_ONCE)
+    given = {**_READ_ONCE, _VERBOSITY: os.environ.get(_VERBOSITY, _ERRORS)}
+    before = {name: os.environ.get(name) for name in given}
+    os.environ.update(given)
     try:
         module = importlib.import_module("grpc")
         # Its thread stays from now on: to end it with the last connection would stop the event loop for a moment.

@@ -26,7 +26,7 @@ from rallypoint.agent.files import read_json, read_plan
 from rallypoint.agent.linux import become_subreaper, children
 from rallypoint.agent.setup import SetupError, cache_variables, home_is_writable, run_setup
 from rallypoint.agent.signals import signal_group
-from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, RankLogs, Streams, open_logs
+from rallypoint.agent.workers.logs import STDERR, STDOUT, OpenLogs, RankLogs, Streams, claim_logs, open_logs
 from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.tee import DEFAULT_PREFIX, Tail, Tee, prefix_of
@@ -266,7 +266,8 @@ class Host:
         if not role.plan.logs.log_dir:
             return unit.folder
         life = life_name(start.attempt, start.reset, start.incarnation)
-        return unit_logs(role.plan.logs.log_dir, self._plan.name) / unit_name(start.role, start.index) / life
+        folder = unit_logs(role.plan.logs.log_dir, self._plan.name) / unit_name(start.role, start.index) / life
+        return claim_logs(role.plan.logs.log_dir, folder)
 
     async def _emptied(self, unit: _Unit) -> None:
         """End what an instance has left in its process group; return when it is empty."""

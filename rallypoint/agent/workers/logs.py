@@ -10,12 +10,15 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.private import PRIVATE_FILE, private_folder
+from rallypoint.wire.private import PRIVATE_FILE, claim_folder, private_folder
 
-__all__ = ["STDERR", "STDOUT", "OpenLogs", "RankLogs", "Streams", "open_logs", "written"]
+__all__ = ["STDERR", "STDOUT", "OpenLogs", "RankLogs", "Streams", "claim_logs", "open_logs", "written"]
 
 #: Bits of torchrun's numbers for streams: `0` none, `1` stdout, `2` stderr, `3` both.
 STDOUT, STDERR = 1, 2
+
+#: How log files are opened. Several processes of one rank may append, and none must overwrite another.
+_OPENED = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,15 @@ class OpenLogs:
                 os.close(fd)
 
 
+def claim_logs(log_dir: str, folder: Path) -> Path:
+    """Create a folder below `logs.dir` and return it; raises `ConfigError` if another user could replace its files."""
+    try:
+        claim_folder(Path(log_dir), folder)
+    except OSError as error:
+        raise ConfigError(f"logs.dir: cannot use {error.filename or folder}: {error.strerror}") from error
+    return folder
+
+
 def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
     """Open the files of one rank in the folder of the round; raises `ConfigError` when they cannot be written."""
     base = folder / f"rank-{rank}"
@@ -101,8 +113,7 @@ def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
 
 
 def _open(path: Path | None) -> int | None:
-    # O_APPEND: several processes of one rank may write, and none must overwrite another.
-    return None if path is None else os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, PRIVATE_FILE)
+    return None if path is None else os.open(path, _OPENED, PRIVATE_FILE)
 
 
 def written(logs: RankLogs) -> int:

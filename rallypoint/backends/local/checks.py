@@ -20,6 +20,7 @@ from rallypoint.backends.findings import Findings
 from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import metrics_port
+from rallypoint.wire.private import claim_folder
 from rallypoint.wire.sections import value_of
 
 __all__ = ["at_role", "check_agent", "check_extension", "check_plan", "check_pre_checks", "check_writable", "examine"]
@@ -100,6 +101,7 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
     check_writable("RALLYPOINT_HOME", home)
     if plan.logs.log_dir:
         check_writable("logs.dir", Path(plan.logs.log_dir))
+        _check_owner("logs.dir", Path(plan.logs.log_dir), plan.name)
     if plan.checkpoint_dir and "://" not in plan.checkpoint_dir:
         check_writable("checkpoint_dir", Path(plan.checkpoint_dir))
 
@@ -121,6 +123,13 @@ def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:
             f"this Python cannot run the nodes of a job (missing packages: {', '.join(missing)}); "
             "pip install 'airflow-provider-rallypoint[agent]', or submit from an environment that has it"
         )
+
+
+def _check_owner(field: str, folder: Path, name: str) -> None:
+    try:
+        claim_folder(folder, folder / name)
+    except OSError as error:
+        raise SubmitError(f"{field}: cannot use {error.filename or folder}: {error.strerror}") from error
 
 
 def _check_entrypoint(plan: Plan) -> None:

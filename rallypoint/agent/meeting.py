@@ -165,7 +165,8 @@ def _user_key(base: Mapping[str, str]) -> bytes:
 def _read_key(path: Path) -> bytes:
     """Return the key, empty if the file is missing; raises `OSError` if another user could read or write the file."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # Without O_NONBLOCK, a named pipe of another user would block for ever.
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except FileNotFoundError:
         return b""
     with os.fdopen(descriptor, "rb") as file:

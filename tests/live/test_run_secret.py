@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import http.client
+import os
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,6 +100,17 @@ def test_a_key_that_others_can_read_is_refused(job: Agents, home: Path) -> None:
     code, output = said(job.run("--nnodes", 2, *where, OBEY, job.work))
 
     assert (code, "mode 0644" in output) == (Exit.CONFIG, True), output
+
+
+def test_a_pipe_in_the_place_of_the_key_is_an_error(job: Agents, home: Path) -> None:
+    """Another user may have created it; to open it must not wait for a writer."""
+    home.mkdir(mode=0o700)
+    os.mkfifo(home / "run-key", 0o600)
+    where = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}")
+
+    code, output = said(job.run("--nnodes", 2, *where, OBEY, job.work))
+
+    assert (code, "the file has 0 bytes; expected 32" in output) == (Exit.CONFIG, True), output
 
 
 def test_one_node_needs_no_place_for_a_key(job: Agents, home: Path) -> None:

@@ -25,6 +25,7 @@ from rallypoint.agent.transport.client import CoordinatorClient, EndpointSource,
 from rallypoint.agent.workers.affinity import worker_cpus
 from rallypoint.agent.workers.logs import STDERR, STDOUT, Streams, claim_logs
 from rallypoint.wire.env import MACHINE, UNSEEN
+from rallypoint.wire.masked import secrets_of
 from rallypoint.wire.plan import OrphanPolicy, Plan
 
 __all__ = ["configured", "node"]
@@ -101,7 +102,7 @@ async def _work(config: NodeConfig, args: argparse.Namespace, source: EndpointSo
         os.environ.clear()
         os.environ.update(around.environment)
         # The plan's own variables are among them by now, as the commands may have changed them.
-        plan = dataclasses.replace(plan, workdir=around.folder, env={})
+        plan = dataclasses.replace(plan, workdir=around.folder, hidden=secrets_of(plan), env={})
         config = dataclasses.replace(config, plan=plan)
     client = CoordinatorClient(
         source=source,

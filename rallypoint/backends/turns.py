@@ -19,7 +19,7 @@ from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord, Phase
 from rallypoint.supervision.resizing import sized
 from rallypoint.wire.env import MASKED
-from rallypoint.wire.masked import mask_of
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text, one_line
 from rallypoint.wire.status import JobStatus
@@ -322,9 +322,9 @@ def _title(kind: str) -> str:
 
 def masked(seen: Observation, plan: Plan) -> Observation:
     """Return an observation whose last words of nodes do not show the secrets of the job (wire/masked.py)."""
-    if MASKED not in plan.env:
+    if MASKED not in plan.env and not plan.hidden:
         return seen
-    mask = mask_of(plan.env, plan.args)
+    mask = mask_of_plan(plan)
     nodes = tuple(
         dataclasses.replace(node, reason=mask(node.reason), log_tail=tuple(map(mask, node.log_tail))) for node in seen.nodes
     )

@@ -155,7 +155,7 @@ def _masked(work: Work) -> Work:
 def _with_mask(job: ElasticJob) -> ElasticJob:
     roles = []
     for role in job.roles:
-        spec = mask_spec(role.env, role.args, _redacted)
+        spec = mask_spec(role.env, (*role.entrypoint.words[1:], *role.args), _redacted)
         roles.append(role.model_copy(update={"env": {**role.env, MASKED: spec}}) if spec else role)
     return job.model_copy(update={"roles": tuple(roles)})
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -20,7 +21,7 @@ from rallypoint.wire.env import MASKED
 if TYPE_CHECKING:
     from rallypoint.wire.plan import Plan
 
-__all__ = ["HIDDEN", "Masking", "mask_of", "mask_of_plan", "mask_spec", "masked_json"]
+__all__ = ["HIDDEN", "Masking", "mask_of", "mask_of_plan", "mask_spec", "masked_json", "secrets_of"]
 
 #: Takes the place of a secret; Airflow's own word.
 HIDDEN = "***"
@@ -57,10 +58,11 @@ _SEARCHED, _TRIES = 16 * 1024, 1024
 def mask_spec(env: Mapping[str, str], args: Sequence[str], redact: Callable[[str, str], str]) -> str:
     """Return where secrets are, as JSON text; "" if there are none.
 
+    Arguments are numbered from the end, the last is -1: a plan has other words before those of the job.
     `redact` returns the value that is shown in the place of a value, given with its name.
     """
     named = [(name, name, value) for name, value in env.items() if name != MASKED]
-    numbered = [(place, "", value) for place, value in enumerate(args)]
+    numbered = [(place - len(args), "", value) for place, value in enumerate(args)]
     hidden = [
         [key, begin, end]
         for key, name, value in (*named, *numbered)
@@ -110,28 +112,46 @@ def mask_of(env: Mapping[str, str], args: Sequence[str]) -> Masking:
 
 def mask_of_plan(plan: Plan) -> Masking:
     """Return the function that masks the secrets of a job, with those of all its roles, as `mask_of` does."""
-    found: list[tuple[Any, Any]] = [(plan.env, plan.args)]
+    return _mask(_values(plan), plan.hidden)
+
+
+def secrets_of(plan: Plan) -> tuple[str, ...]:
+    """Return the secrets that `mask_of_plan` masks, for the `hidden` of another plan; of too many, enough to mask all."""
+    secrets = _bounded(_values(plan), plan.hidden)
+    return (" " * (_MOST_CHARS + 1),) if secrets is None else tuple(secrets)
+
+
+def _values(plan: Plan) -> Iterator[tuple[Any, Any]]:
+    """Yield the environment and the arguments of a plan and of its roles."""
+    yield plan.env, plan.args
     for role in plan.roles:
         told = role.get("plan")
         if isinstance(told, Mapping):
-            found.append((told.get("env"), told.get("args")))
-    return _mask(found)
+            yield told.get("env"), told.get("args")
 
 
-def _mask(values: Iterable[tuple[Any, Any]]) -> Masking:
-    secrets: set[str] = set()
+def _bounded(values: Iterable[tuple[Any, Any]], hidden: Iterable[str]) -> dict[str, None] | None:
+    """Return the secrets in their order; None if there are too many of them."""
+    secrets: dict[str, None] = {}
     size = 0
-    for place, secret in enumerate(_secrets(values)):
+    for place, secret in enumerate(itertools.chain(_secrets(values), hidden)):
         if secret not in secrets:
-            secrets.add(secret)
+            secrets[secret] = None
             size += len(secret)
         if place >= _MOST_PLACES or len(secrets) > _MOST or size > _MOST_CHARS:
-            return _hidden
+            return None
+    return secrets
+
+
+def _mask(values: Iterable[tuple[Any, Any]], hidden: Iterable[str] = ()) -> Masking:
+    secrets = _bounded(values, hidden)
+    if secrets is None:
+        return _hidden
     lines = {line for secret in secrets for line in _LINE_END.split(secret) if re.search(r"\w", line)}
     if len(lines) > _MOST_LINES:
         return _hidden
     # The longest first: one may be part of another. A pattern of all of them would cost pattern times text in one call.
-    ordered = sorted((secret for secret in secrets | lines if len(secret) >= _SHORTEST), key=len, reverse=True)
+    ordered = sorted((secret for secret in secrets.keys() | lines if len(secret) >= _SHORTEST), key=len, reverse=True)
     return _Mask(ordered)
 
 

@@ -45,6 +45,9 @@ PATTERN_LENGTH, RULES = 1000, 100
 #: Roles of a job.
 ROLES = 256
 
+#: Texts that a plan hides.
+HIDDEN = 4096
+
 
 class Entry(str, enum.Enum):
     """How `Plan.entrypoint` is started."""
@@ -339,6 +342,7 @@ class Plan:
         nproc_per_node: workers per node.
         entry, entrypoint, args: what each worker runs.
         env: added to each worker's environment.
+        hidden: secrets that others must not see, beside those that a variable of `env` notes (wire/masked.py).
         workdir: where workers are started; "" is where the agent is.
         setup: shell commands, run in their order by one `sh -e` once per node, in `workdir`, before the node's first round.
             Their shell has `env` and, as a training operator would set them, WORLD_SIZE (`max_nodes`), RANK (the slot),
@@ -376,6 +380,7 @@ class Plan:
         "node_unit": (0, MAX_NODES),
         "nproc_per_node": (0, MAX_WORKERS),
         "roles": (0, ROLES),
+        "hidden": (0, HIDDEN),
     }
 
     version: int = PLAN_VERSION
@@ -391,6 +396,7 @@ class Plan:
     entrypoint: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
     workdir: str = ""
     setup: tuple[str, ...] = ()
     checkpoint_dir: str = ""

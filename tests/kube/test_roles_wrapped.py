@@ -12,9 +12,13 @@ from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.kubernetes.wrapped.podsets import pod_sets
+from rallypoint.backends.turns import masked
 from rallypoint.cli.plan import plan_lines
 from rallypoint.job import load_job
+from rallypoint.supervision.observation import NodeSeen, NodeState, Observation
 from rallypoint.supervision.policy import Policy
+from rallypoint.wire.env import MASKED
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Kind
 from tests.crds import problems
 from tests.kube.manifests import IMAGE
@@ -181,3 +185,18 @@ def test_a_pytorchjob_runs_one_role() -> None:
 
     told = "kind: pytorchjob runs one elastic role, and job rl has the roles trainer, rollout; use kind pods or appwrapper"
     assert str(caught.value) == told
+
+
+def test_secrets_of_all_roles_are_hidden_by_the_plan_of_the_wrapper() -> None:
+    """It has no plans of roles, but its supervisor and the tab read logs and reasons of their pods."""
+    secret = "hunter2-of-the-warehouse"
+    note = {"PW": secret, MASKED: f'[["PW", 0, {len(secret)}]]'}
+    plan = planned({"trainer": TRAINER, "rollout": {**SIMPLE, "env": note}}).plan
+    node = NodeSeen(
+        attempt=1, node=0, incarnation=1, state=NodeState.FAILED, present=True, reason=secret, log_tail=(f"with {secret}",)
+    )
+
+    seen = masked(Observation(nodes=(node,)), plan)
+
+    assert (seen.nodes[0].reason, seen.nodes[0].log_tail) == ("***", ("with ***",))
+    assert mask_of_plan(plan)(f"line with {secret}") == "line with ***"

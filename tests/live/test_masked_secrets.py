@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -73,15 +74,13 @@ def fail(script: Path, secret: str, url: str, where: dict[str, Any]) -> Failed:
     """Run a job that quotes a secret, which Airflow masks, in its last words."""
     mask_secret(secret)
     ti = FakeTask()
-    operator = Operator(
-        task_id="train",
-        entrypoint=str(script),
-        env={"WAREHOUSE": secret, "URL": url},
-        recovery={"max_restarts": 0, "node_replacements": 0},
-        **{"fault_tolerance": {"retry_limit": 0}, **where},
-        on_finish_action="keep_job",
-        deferrable=False,
-    )
+    document = {
+        "entrypoint": str(script),
+        "env": {"WAREHOUSE": secret, "URL": url},
+        "recovery": {"max_restarts": 0, "node_replacements": 0},
+        "fault_tolerance": {"retry_limit": 0},
+    }
+    operator = Operator(task_id="train", job={**document, **where}, on_finish_action="keep_job", deferrable=False)
     with pytest.raises(TrainingFailed) as failed:
         operator.execute(context(ti))
     home = Path(os.environ[env.HOME])
@@ -97,8 +96,9 @@ def fail(script: Path, secret: str, url: str, where: dict[str, Any]) -> Failed:
         ({}, "cannot log in with ***"),
         ({"health": {"pre_check_ops": [("leaking_classes", "PreCheck", True)]}}, "cannot log in with ***"),
         ({"fault_tolerance": {"retry_limit": 0, "dynamic_failover_extension": "leaking_classes::Extension"}}, "no login: ***"),
+        ({"setup_commands": ["true"]}, "cannot log in with ***"),
     ],
-    ids=["script", "pre-check operator", "failover extension"],
+    ids=["script", "pre-check operator", "failover extension", "setup commands"],
 )
 def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(
     light: Any, home: Path, where: dict[str, Any], quoted: str
@@ -111,6 +111,29 @@ def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(
     assert quoted in failed.error + failed.record
     assert "health" in where or "postgres://me:***@host/db" in failed.shown
     assert SECRET in (failed.job / "plan.json").read_text()
+
+
+ARGUMENTS = SCRIPT.with_name("leaking_arguments.py")
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        {"entrypoint": [sys.executable, str(ARGUMENTS)], "args": ["--password", SECRET]},
+        {"entrypoint": [sys.executable, str(ARGUMENTS), SECRET]},
+        {"entrypoint": "leaking_arguments:run", "args": [SECRET], "workdir": str(ARGUMENTS.parent), "process_group": False},
+    ],
+    ids=["a command with arguments", "a word of a command", "a function"],
+)
+def test_a_secret_among_the_arguments_is_masked_for_each_kind_of_entrypoint(
+    light: Any, home: Path, job: dict[str, Any]
+) -> None:
+    """The plan has other words before them."""
+    failed = fail(ARGUMENTS, SECRET, "", {"env": {}, **job})
+
+    assert [text for text in failed.texts if SECRET in text] == []
+    assert "cannot log in with ***" in failed.error
+    assert "connecting with ***" in failed.shown
 
 
 KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7of2\nQ2hhbmdlTWU3of3\n-----END KEY-----"

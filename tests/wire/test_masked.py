@@ -25,8 +25,8 @@ def test_the_place_of_a_secret_is_noted_and_not_the_secret():
     spec = mask_spec(env, args, redact)
 
     assert "hunter2" not in spec
-    assert json.loads(spec) == [["URL", 14, 28], ["WAREHOUSE", 0, 14], [1, 0, 14], [2, 8, 22], [2, 22, 36]]
-    mask = mask_of({**env, MASKED: spec}, args)
+    assert json.loads(spec) == [["URL", 14, 28], ["WAREHOUSE", 0, 14], [-2, 0, 14], [-1, 8, 22], [-1, 22, 36]]
+    mask = mask_of({**env, MASKED: spec}, ("-m", "words.before.them", *args))
     assert mask("cannot connect with hunter2-secret as me") == "cannot connect with *** as me"
     assert mask_spec({"PLAIN": "x"}, (), redact) == ""
     assert mask_spec({**env, MASKED: spec}, args, redact) == spec

@@ -33,6 +33,7 @@ LATER: dict[type, dict[str, object]] = {
         "node_group": "",
         "node_group_timeout": 300.0,
         "rpc_pickle": False,
+        "hidden": [],
     }
 }
 REPLIES = ("assignment", "continue", "refusal", "regroup", "stop")

@@ -17,7 +17,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.wire import codec, env
 from rallypoint.wire.failover import Failover, Failure
-from rallypoint.wire.masked import Masking, mask_of, masked_json
+from rallypoint.wire.masked import Masking, mask_of_plan, masked_json
 from rallypoint.wire.plan import Entry, Plan
 
 __all__ = ["Advice", "Adviser", "extension_command"]
@@ -168,7 +168,7 @@ class Adviser:
         return host
 
     async def _spawn(self, ours: socket.socket, theirs: socket.socket) -> _Host:
-        host = _Host(mask_of(self._plan.env, self._plan.args))
+        host = _Host(mask_of_plan(self._plan))
         host.pid = await self._spawner.spawn(extension_command(self._plan, os.environ, line=theirs.fileno()), host.ended)
         host.reader, host.writer = await asyncio.open_connection(sock=ours)
         self._hosts.append(host)

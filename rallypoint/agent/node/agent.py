@@ -46,7 +46,7 @@ from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failure
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.incident import FaultKind
-from rallypoint.wire.masked import mask_of
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.messages import AgentReport, Assignment, Continue, Regroup, Reply
 from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import Outcome
@@ -191,7 +191,7 @@ class NodeAgent:
                 log.info(
                     "worker rank=%d cannot recover in place (%s); after a fault, a new process replaces it",
                     word.rank,
-                    mask_of(plan.env, plan.args)(word.why),
+                    mask_of_plan(plan)(word.why),
                 )
             able, resizable = wire.Ability.IN_PLACE in word.abilities, wire.Ability.RESIZE in word.abilities
             self._events.put_nowait(Announced(round=word.round, local_rank=local_rank, able=able, resizable=resizable))

@@ -18,7 +18,7 @@ from rallypoint.agent.workers.facts import OomWatch, end_of, how, raised
 from rallypoint.agent.workers.group import Worker
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.line import Failed
-from rallypoint.wire.masked import mask_of
+from rallypoint.wire.masked import mask_of_plan
 
 __all__ = ["Judge", "went_wrong"]
 
@@ -42,7 +42,7 @@ class Judge:
     async def raised(self, worker: Worker, word: Failed, *, broke: bool, step: int | None) -> StepFailed:
         """Say what the step after `step` of a worker raised; with its log where that may be what `broke` the round."""
         config = self._config
-        error = mask_of(config.plan.env, config.plan.args)(word.error)
+        error = mask_of_plan(config.plan)(word.error)
         log.info("worker rank=%d pid=%d: a training step raised an error: %s", worker.place.rank, worker.pid, error)
         failure = raised(worker, error, host=config.told, incarnation=config.incarnation, at=self._now())
         if broke and not is_collateral(failure):
@@ -59,7 +59,7 @@ class Judge:
     def end_of(self, worker: Worker) -> Culprit:
         """Return what is known of a worker's end. Reads files."""
         plan = self._config.plan
-        mask = mask_of(plan.env, plan.args)
+        mask = mask_of_plan(plan)
         end = end_of(
             worker, host=self._config.told, incarnation=self._config.incarnation, log_tail=plan.logs.log_tail, mask=mask
         )

@@ -18,7 +18,7 @@ from rallypoint.capabilities.base import NodeCapability, NodeContext
 from rallypoint.capabilities.commands.wire import ReplySection, ReportSection
 from rallypoint.wire import line
 from rallypoint.wire.line import Ability, Done, Verb
-from rallypoint.wire.masked import mask_of
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.messages import Assignment, Continue, WorkerReport
 from rallypoint.wire.wish import NodeAnswer, RankAnswer, Wish
 
@@ -77,7 +77,7 @@ class Forwarder(NodeCapability):
         if isinstance(message, line.Hello):
             self._take(self._state.announced(local_rank, message.abilities))
         elif isinstance(message, line.Done):
-            mask = mask_of(self._context.plan.env, self._context.plan.args)
+            mask = mask_of_plan(self._context.plan)
             self._take((self._state.done(local_rank, dataclasses.replace(message, error=mask(message.error))), ()))
 
     def _take(self, step: tuple[NodeCommands, tuple[Action, ...]]) -> None:

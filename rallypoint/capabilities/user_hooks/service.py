@@ -21,7 +21,7 @@ from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, fac
 from rallypoint.capabilities.user_hooks.pre_checks import Answer, Operator, is_last, may_ask_until
 from rallypoint.capabilities.user_hooks.wire import PlanSection
 from rallypoint.wire import env
-from rallypoint.wire.masked import Masking, mask_of, masked_json
+from rallypoint.wire.masked import Masking, mask_of_plan, masked_json
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.pre_check import PreCheckOp, PreCheckState
 
@@ -131,7 +131,7 @@ class _Host:
         except BaseException:
             ours.close()
             raise
-        return cls(process, reader, writer, mask_of(plan.env, plan.args))
+        return cls(process, reader, writer, mask_of_plan(plan))
 
     async def ready(self) -> list[Operator]:
         """Return what it has loaded; raises `ConfigError` where it cannot."""

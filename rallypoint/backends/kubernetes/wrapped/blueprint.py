@@ -22,6 +22,7 @@ from rallypoint.job.annotations import PREFIX, PolicyRead, read_annotations
 from rallypoint.job.compile_roles import compile_roles, has_roles
 from rallypoint.job.profiles import MOST_RESETS, defaults_of
 from rallypoint.supervision.record import JobRecord
+from rallypoint.wire.masked import secrets_of
 from rallypoint.wire.plan import Kind, OrphanPolicy, Plan, Profile
 from rallypoint.wire.sections import replaced
 
@@ -92,7 +93,8 @@ def _plan(job: ElasticJob, sets: Iterable[PodSet], orphan_policy: OrphanPolicy) 
         return plan
     # Another controller decides about the roles: for the supervisor they are so many pods.
     pods = sum(each.replicas for each in sets)
-    return dataclasses.replace(compile_roles(job, orphan_policy=orphan_policy), min_nodes=pods, max_nodes=pods, roles=())
+    plan = compile_roles(job, orphan_policy=orphan_policy)
+    return dataclasses.replace(plan, min_nodes=pods, max_nodes=pods, roles=(), hidden=secrets_of(plan))
 
 
 def _refuse_rays(manifest: Mapping[str, Any]) -> None:

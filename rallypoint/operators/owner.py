@@ -47,6 +47,7 @@ from rallypoint.provider.links import ElasticTrainingLink
 from rallypoint.provider.place import place_of
 from rallypoint.provider.placed import PlacedOperator
 from rallypoint.provider.ranks import GetLogs, check_get_logs
+from rallypoint.provider.redaction import redacted
 from rallypoint.provider.task_state import Bell, task_state
 from rallypoint.wire.errors import RallypointError
 
@@ -202,11 +203,13 @@ class JobOwner(TellsLineage, PlacedOperator):
     def _valid_work(self, context: Context) -> Work:
         from rallypoint.backends.contract import SubmitError  # noqa: PLC0415  as in `execute`
         from rallypoint.job import JobError  # noqa: PLC0415
+        from rallypoint.job.errors import redacting  # noqa: PLC0415
 
         try:
-            return self.build_work(context)
+            with redacting(redacted):
+                return self.build_work(context)
         except (JobError, SubmitError) as error:
-            raise InvalidJob(str(error)) from error
+            raise InvalidJob(redacted("", str(error))) from error
 
     def _claim(self, context: Context, name: str) -> Claim:
         located = self.locate()

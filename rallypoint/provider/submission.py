@@ -10,12 +10,14 @@ from typing import Any, TypeAlias
 from rallypoint.backends.contract import Blueprint, JobNotFoundError
 from rallypoint.backends.requests import Adoption, collect, delete, note_tries, submit_or_adopt
 from rallypoint.job import ElasticJob
+from rallypoint.job.errors import redacting
 from rallypoint.job.secret_env import env_warnings
 from rallypoint.provider.claim import End, Ending
 from rallypoint.provider.conduct import Post, cancel, conclude, conduct
 from rallypoint.provider.failure import advised, cannot_grow
 from rallypoint.provider.function import FunctionJob
 from rallypoint.provider.manifest import Manifest
+from rallypoint.provider.redaction import redacted
 from rallypoint.provider.task_state import CLEARED, Bell, may_cancel
 from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize
@@ -116,7 +118,8 @@ async def _submit(post: Post, work: Work) -> Adoption:
         post.log.warning("%s", shown)
     work = _masked(work if before is None else _advised(work, before.advice))
     kept = before is not None and _was_not_told(post, before)
-    blueprint = dataclasses.replace(_draw(post, work), claimant=post.claimant)
+    with redacting(redacted):
+        blueprint = dataclasses.replace(_draw(post, work), claimant=post.claimant)
     for warning in env_warnings(blueprint.job):
         post.log.warning("%s", warning)
     adoption = await submit_or_adopt(post.backend, blueprint, owner=owner, fresh=fresh, kept=kept)
@@ -155,7 +158,7 @@ def _masked(work: Work) -> Work:
 def _with_mask(job: ElasticJob) -> ElasticJob:
     roles = []
     for role in job.roles:
-        spec = mask_spec(role.env, (*role.entrypoint.words[1:], *role.args), _redacted)
+        spec = mask_spec(role.env, (*role.entrypoint.words[1:], *role.args), redacted)
         roles.append(role.model_copy(update={"env": {**role.env, MASKED: spec}}) if spec else role)
     return job.model_copy(update={"roles": tuple(roles)})
 
@@ -165,8 +168,8 @@ def _unmasked_arguments(work: Work) -> str:
     if not isinstance(work, FunctionJob):
         return ""
     sent = work.function
-    args = [f"argument {place}" for place, value in enumerate(sent.args) if _redacted("", value) != str(value)]
-    kwargs = [f"argument {name}" for name, value in sent.kwargs.items() if _redacted(name, value) != str(value)]
+    args = [f"argument {place}" for place, value in enumerate(sent.args) if redacted("", value) != str(value)]
+    kwargs = [f"argument {name}" for name, value in sent.kwargs.items() if redacted(name, value) != str(value)]
     if not (args or kwargs):
         return ""
     return (
@@ -174,13 +177,6 @@ def _unmasked_arguments(work: Work) -> str:
         "arguments of a function. If the function prints this value, the tab, XComs and the log of a deferred task show it. "
         "Pass this value in `env` instead"
     )
-
-
-def _redacted(name: str, value: Any) -> str:
-    from airflow.sdk.log import redact  # type: ignore[attr-defined]  # noqa: PLC0415  a DAG file does without
-
-    shown: Any = redact({name: value}) if name else {name: redact(value)}
-    return str(shown[name])
 
 
 def _draw(post: Post, work: Work) -> Blueprint:

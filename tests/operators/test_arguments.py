@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from airflow.sdk import dag
 from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.log import mask_secret
 
 from rallypoint.operators import ElasticTrainingOperator
 from rallypoint.provider.errors import InvalidJob, OptionError
@@ -81,6 +82,39 @@ def test_a_job_that_cannot_run_is_not_tried_again():
         operator(FakeBackend(), nodes="many").execute(context(FakeTask()))
 
     assert isinstance(caught.value, AirflowFailException)
+
+
+SECRET = "it's\\a-secret-of-the-warehouse-of-all-pasts-and-futures-1234567890"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"args": f"--host db.example.org --user etl --password {SECRET}"},
+        {"args": [["--host", "db.example.org", "--password", SECRET]]},
+        {"args": {"--host": "db.example.org", "--password": SECRET}},
+        {"env": f"HOST=db.example.org PASSWORD={SECRET}"},
+        {"env": {"CONF": {"host": "db.example.org", "user": "etl", "pw": SECRET}}},
+        {"env": {"CONF": ["--pw", (SECRET,), {SECRET: {SECRET}}]}},
+        {"env": {"URL": f"postgres://etl@db.example.org/warehouse?password={SECRET}\0"}},
+        {"env": {f"postgres://etl@db/{SECRET}": "x"}},
+        {"entrypoint": f"train.py --password {SECRET}"},
+        {"job": f"{{args: --host db.example.org --password {SECRET}}}"},
+        {"roles": {"ro": {"launch": "simple", "entrypoint": "a.py", "args": f"--host db.example.org --password {SECRET}"}}},
+    ],
+    ids=lambda arguments: f"{next(iter(arguments))}: {type(next(iter(arguments.values()))).__name__}",
+)
+def test_an_error_about_a_value_shows_no_part_of_a_secret(arguments):
+    """The value is masked before it is cut and quoted: Airflow would find neither a part of a secret nor an escaped one."""
+    mask_secret(SECRET)
+    job = {"job": arguments, "entrypoint": None} if "roles" in arguments else arguments
+
+    with pytest.raises(InvalidJob) as caught:
+        operator(FakeBackend(), **job).execute(context(FakeTask()))
+
+    told = f"{caught.value} {caught.value.__cause__}"
+    assert "***" in told
+    assert [part for part in (SECRET[7:15], SECRET[-8:]) if part in told] == []
 
 
 def test_templates_are_filled_in_and_arguments_are_never_taken_for_files(tmp_path):

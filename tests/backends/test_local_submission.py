@@ -46,6 +46,18 @@ def test_a_job_that_can_run_is_not_refused(place, home, tmp_path):
     assert sorted(tmp_path.iterdir()) == before
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can create a folder of another user")
+def test_a_log_folder_of_another_user_is_refused(place, home, tmp_path):
+    """Its owner could read the output and put links in the place of files."""
+    taken = tmp_path / "scratch" / "counter"
+    taken.mkdir(parents=True)
+    os.chown(taken, 1234, 1234)
+
+    said = refused(place, home, name="counter", logs={"dir": str(taken.parent)})
+
+    assert said.startswith(f"logs.dir: cannot use {taken}: this folder belongs to user 1234")
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [

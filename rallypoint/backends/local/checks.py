@@ -126,6 +126,8 @@ def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:
 
 
 def _check_owner(field: str, folder: Path, name: str) -> None:
+    if not os.path.lexists(folder / name):
+        return
     try:
         claim_folder(folder, folder / name)
     except OSError as error:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from rallypoint.kube.time_slices import parts
 from rallypoint.wire import sanitize
 from rallypoint.wire.bounds import has_more_values
 
-__all__ = ["SERVICE_ACCOUNT", "LimitError", "Refusal", "invalid_part", "json_object", "read_body", "read_refusal"]
+__all__ = [
+    "SERVICE_ACCOUNT",
+    "LimitError",
+    "Refusal",
+    "invalid_part",
+    "json_object",
+    "read_body",
+    "read_refusal",
+    "refuse_compressed",
+]
 
 #: The folder in which Kubernetes mounts the credentials of a pod.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -28,7 +39,7 @@ _SHOWN = 300
 
 
 class LimitError(Exception):
-    """A response is longer than its limit."""
+    """A response is longer than its limit, or compressed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,6 +55,11 @@ class Response(Protocol):
 
     content: Any
 
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Without regard to case."""
+        ...
+
 
 def invalid_part(path: str) -> str | None:
     """Return the first invalid part of a request path, or None.
@@ -56,10 +72,17 @@ def invalid_part(path: str) -> str | None:
     return next((part for part in path.split("/")[1:] if _VALID.fullmatch(part) is None), path)
 
 
+def refuse_compressed(response: Response) -> None:
+    """Raise `LimitError` for a compressed response: a few kilobytes of it can be gigabytes of text."""
+    encoding = response.headers.get("Content-Encoding", "identity")
+    if encoding.lower() != "identity":
+        raise LimitError(f"the HTTP response is compressed ({encoding[:40]!r}); expected a response without Content-Encoding")
+
+
 async def read_body(response: Response, limit: int) -> bytes:
     """Return the body of a response; raises `LimitError` if it has more than `limit` bytes."""
     content = bytearray()
-    async for block in response.content.iter_any():
+    async for block in parts(response.content.iter_any()):
         content += block
         if len(content) > limit:
             raise LimitError(f"the HTTP response has more than {limit} bytes")

@@ -22,7 +22,8 @@ import aiohttp
 
 from rallypoint.backends.kubernetes.access import Access, load_configuration
 from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, UnreachableError, refusal
-from rallypoint.kube.http import LimitError, invalid_part, json_object, read_body
+from rallypoint.kube.http import LimitError, invalid_part, json_object, read_body, refuse_compressed
+from rallypoint.kube.time_slices import parts
 from rallypoint.wire.bounds import LARGEST, VALUES, has_more_values
 from rallypoint.wire.sanitize import LONG
 
@@ -56,6 +57,9 @@ _LONGEST_EVENT = 16 << 20
 #: Values in such an answer: one object of 1.5 MiB always has fewer; and in a page of a list with several objects: Python frees
 #: all of them at once, for which other threads wait.
 _VALUES, PAGE_VALUES = 32 * VALUES, 4 * VALUES
+
+#: Header of a request for a stream: aiohttp decompresses a block that was received without a limit, and never waits meanwhile.
+_PLAIN = {"Accept-Encoding": "identity"}
 
 _BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
 
@@ -162,7 +166,7 @@ class KubeApi:
         """Open a stream; see `Api.stream`."""
         limit = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT, sock_read=silence)
         try:
-            answer = await self._send("GET", path, query, None, {"Content-Type": "application/json"}, limit)
+            answer = await self._send("GET", path, query, None, {"Content-Type": "application/json", **_PLAIN}, limit)
         except _BROKEN as error:
             raise self._unreachable("GET", path, error) from error
         async with answer:
@@ -172,6 +176,10 @@ class KubeApi:
                 raise refusal(f"GET {path}", answer.status, await _content(answer, path))
             if self.access.credentials.tcp_keepalive:
                 _probe_when_idle(answer)
+            try:
+                refuse_compressed(answer)
+            except LimitError as error:
+                raise ApiError(f"GET {path}", status=502, said=str(error)) from None
             yield self._lines(answer, path)
 
     async def _lines(self, answer: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
@@ -226,7 +234,7 @@ class KubeApi:
         from kubernetes.aio.client import ApiClient  # noqa: PLC0415  slow, and imported in the thread by now
 
         client = ApiClient(configuration)
-        client.rest_client.pool_manager = _WithoutRedirects(client.rest_client.pool_manager)
+        client.rest_client.pool_manager = _Session(client.rest_client.pool_manager)
         return client
 
     async def _log_in_again(self) -> None:
@@ -260,21 +268,21 @@ async def cut_blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     A program in a pod may write megabytes without a line end, for example a progress bar. Only the last block may end without
     one.
     """
-    rest, cut = bytearray(), False  # of the last line; a chunk may have only a few bytes of it
-    async for chunk in chunks:
-        block: list[bytes | bytearray] = []
-        *lines, last = chunk.split(b"\n")
-        for line in lines:
-            if not cut:
-                block.append((rest + line if rest else line)[:_LONGEST_LINE])
+    rest, cut = bytearray(), False  # of the last line; a part may have only a few bytes of it
+    async for part in parts(chunks):
+        whole, end, last = part.rpartition(b"\n")
+        if end:
+            # A part is shorter than the longest line, so only the first line can be too long.
+            first, more, others = whole.partition(b"\n")
+            block = others + more if cut else (rest + first)[:_LONGEST_LINE] + end + others + more
             rest, cut = bytearray(), False
+            if block:
+                yield bytes(block)
         if not cut:
             rest += last
         if len(rest) > _LONGEST_LINE:
-            block.append(rest[:_LONGEST_LINE])
+            yield bytes(rest[:_LONGEST_LINE]) + b"\n"
             rest, cut = bytearray(), True
-        if block:
-            yield b"\n".join((*block, b""))
     if rest:
         yield bytes(rest)
 
@@ -286,16 +294,17 @@ def lines_of(block: bytes) -> list[bytes]:
 
 
 async def whole_lines(chunks: AsyncIterable[bytes], path: str) -> AsyncIterator[bytes]:
-    """Yield the events of a watch with their line ends, and what follows the last one.
+    """Yield the events of a watch with their line ends, and what follows the last one; no empty lines.
 
     Raises `TooLargeError` for a longer line than an API server sends.
     """
     rest = bytearray()
-    async for chunk in chunks:
-        *lines, last = chunk.split(b"\n")
+    async for part in parts(chunks):
+        *lines, last = part.split(b"\n")
         for line in lines:
-            yield bytes(rest) + line + b"\n"
-            rest = bytearray()
+            if line or rest:
+                yield bytes(rest) + line + b"\n"
+                rest = bytearray()
         rest += last
         if len(rest) > _LONGEST_EVENT:
             raise TooLargeError(f"GET {path}", status=502, said=f"an event of the watch has more than {_LONGEST_EVENT} bytes")
@@ -303,8 +312,8 @@ async def whole_lines(chunks: AsyncIterable[bytes], path: str) -> AsyncIterator[
         yield bytes(rest)
 
 
-class _WithoutRedirects:
-    """The session of a client, which returns a redirect as the answer.
+class _Session:
+    """The session of a client, which returns a redirect as the answer, and decompresses no stream.
 
     The answer of a proxied request comes from a pod. A script of a job could redirect it to any path of the API server, where
     aiohttp would repeat it with the credentials of the supervisor.
@@ -315,7 +324,8 @@ class _WithoutRedirects:
 
     async def request(self, **arguments: Any) -> aiohttp.ClientResponse:
         """Send a request."""
-        return await self._session.request(**{**arguments, "allow_redirects": False})
+        plain = _PLAIN.items() <= arguments["headers"].items()
+        return await self._session.request(**{**arguments, "allow_redirects": False, "auto_decompress": not plain})
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._session, name)

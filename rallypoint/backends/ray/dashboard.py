@@ -20,7 +20,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import LEDGER, Access, read_runtime_env, tls_context
 from rallypoint.backends.ray.working_dir import local_folder, package
-from rallypoint.kube.http import LimitError, read_body
+from rallypoint.kube.http import LimitError, read_body, refuse_compressed
 from rallypoint.wire import sanitize
 from rallypoint.wire.bounds import has_more_values
 
@@ -322,9 +322,7 @@ class Cluster:
 
 async def read_answer(answer: aiohttp.ClientResponse, limit: int) -> bytes:
     """Return the body of an answer; raises `LimitError` where it is longer than `limit` bytes, or compressed."""
-    encoding = answer.headers.get("Content-Encoding", "identity")
-    if encoding.lower() != "identity":
-        raise LimitError(f"the HTTP response is compressed ({encoding[:40]!r}); expected a response without Content-Encoding")
+    refuse_compressed(answer)
     return await read_body(answer, limit)
 
 

@@ -19,6 +19,7 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import PAGE_VALUES, Api, parse
 from rallypoint.backends.kubernetes.errors import ApiError, GoneError, TooLargeError
 from rallypoint.backends.kubernetes.watching.bounded import identity
+from rallypoint.kube.time_slices import TimeSlices
 
 __all__ = ["Page", "Shelves", "Target", "Watch", "pages"]
 
@@ -163,11 +164,12 @@ class Watch:
             pause = min(2 * pause, _LAST_PAUSE)
 
     async def _list(self) -> None:
-        uids, version = set(), ""
+        uids, version, slices = set(), "", TimeSlices()
         async for page in pages(self._api, self._target):
             for found in page.items:
                 self._shelves.put(found)
                 uids.add(identity(found["metadata"].get("uid")))
+                await slices.give_way()
             version = page.version
         self._shelves.keep(uids, version)
         self._version = version
@@ -187,12 +189,13 @@ class Watch:
             "timeoutSeconds": str(int(_LASTS * random.uniform(0.9, 1.1))),  # noqa: S311  spread, not secret
         }
         clock = asyncio.get_running_loop().time
-        heard, begun = False, clock()
+        heard, begun, slices = False, clock(), TimeSlices()
         async with self._api.stream(self._target.path, query=query, silence=_SILENCE) as lines:
             self._connected = True
             async for line in _whole(lines):
                 self._take(await parse(line, f"watch {self._target.path}"))
                 heard = True
+                await slices.give_way()
         return heard or clock() - begun > _WORTH
 
     def _take(self, event: Mapping[str, Any]) -> None:

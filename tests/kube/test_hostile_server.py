@@ -1,0 +1,92 @@
+"""An API server of a DAG author, of the editor of a connection, or a proxy before it: it delays no other trigger."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rallypoint.provider.sensing.streams  # noqa: F401  takes half a second, which is not measured
+from rallypoint.backends.kubernetes.access import Access
+from rallypoint.backends.kubernetes.client import KubeApi
+from rallypoint.backends.kubernetes.errors import ApiError
+from rallypoint.provider.sensing.watching import JobConditionTrigger
+from tests.kube.hostile_api import HostileApi, hostile_api
+from tests.live.test_trigger_blocks import LONGEST, Beats, no_collections
+
+pytestmark = [pytest.mark.live, pytest.mark.may_block("the official client is imported, and kubeconfigs are read")]
+
+
+def trigger(folder: Path, url: str) -> JobConditionTrigger:
+    """The trigger of a sensor whose kubeconfig names a server of its author."""
+    clusters, users = [{"name": "c", "cluster": {"server": url}}], [{"name": "u", "user": {"token": "t"}}]
+    contexts = [{"name": "c", "context": {"cluster": "c", "user": "u", "namespace": "n"}}]
+    config = {"apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": clusters, "users": users}
+    (folder / "config").write_text(json.dumps({**config, "contexts": contexts}))
+    return JobConditionTrigger(
+        condition={"kind": "state", "phase": "Succeeded"},
+        job_name="job",
+        backend="kubernetes",
+        namespace="n",
+        kubeconfig=str(folder / "config"),
+    )
+
+
+async def beaten(server: HostileApi, watching: Callable[[], Awaitable[Any]]) -> tuple[str, Beats]:
+    """Watch until the server has sent all; return what the server says, and how long other tasks waited."""
+    beats, watches = Beats(), asyncio.ensure_future(watching())
+    beating = asyncio.create_task(beats.beat())
+    try:
+        word = await asyncio.to_thread(server.printed.readline)
+        await asyncio.sleep(0)  # the last beat
+    finally:
+        for task in (watches, beating):
+            task.cancel()
+        await asyncio.wait([watches, beating])
+    return word.strip(), beats
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"), [("gzip-lines", "closed"), ("gzip-bookmarks", "closed"), ("lines", "sent"), ("bookmarks", "sent")]
+)
+async def test_a_watch_lets_other_triggers_run(tmp_path: Path, kind: str, word: str) -> None:
+    """A compressed watch is refused: 32 KiB of it are 32 MiB of lines. One that never pauses is read in parts."""
+    with hostile_api(kind) as server, no_collections():
+
+        async def watch() -> None:
+            async for _ in trigger(tmp_path, server.url).run():
+                pass
+
+        found, beats = await beaten(server, watch)
+
+    assert found == word
+    assert max(beats.blocks) <= LONGEST
+
+
+@pytest.mark.parametrize(("kind", "word"), [("gzip-log", "closed"), ("log", "sent")])
+async def test_a_log_of_a_pod_lets_other_triggers_run(kind: str, word: str) -> None:
+    """It has the same limits."""
+    with hostile_api(kind) as server, no_collections():
+        api = KubeApi(Access(namespace="n", server=server.url))
+
+        async def read() -> None:
+            async with api.stream("/api/v1/namespaces/n/pods/p/log") as blocks:
+                await consumed(blocks)
+
+        found, beats = await beaten(server, read)
+        if kind == "gzip-log":
+            with pytest.raises(ApiError, match=r"the HTTP response is compressed \('gzip'\)"):
+                await read()
+        await api.close()
+
+    assert found == word
+    assert max(beats.blocks) <= LONGEST
+
+
+async def consumed(blocks: AsyncIterator[bytes]) -> None:
+    async for _ in blocks:
+        pass

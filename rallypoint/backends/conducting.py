@@ -243,7 +243,7 @@ class _ElasticRoles:
             seen = None if stored is None else _seen(record, role.name, stored.record)
             if seen is not None:
                 found.append(seen)
-                self._keep(name, wanted=seen.present)
+                self._keep(name, plan, wanted=seen.present)
         return tuple(found)
 
     async def start(self, record: JobRecord, plan: Plan, key: UnitKey) -> None:
@@ -263,7 +263,7 @@ class _ElasticRoles:
             await self._submit(record, plan, key, owner)
         elif stored.record.owner != owner:
             await self._again(stored, owner, record.last_now)
-        self._keep(name, wanted=True)
+        self._keep(name, plan, wanted=True)
 
     async def _submit(self, record: JobRecord, plan: Plan, key: UnitKey, owner: str) -> None:
         role = role_plan(plan, key.role)
@@ -318,7 +318,7 @@ class _ElasticRoles:
             task.add_done_callback(self._ending.discard)
             task.cancel()
 
-    def _keep(self, name: str, *, wanted: bool) -> None:
+    def _keep(self, name: str, plan: Plan, *, wanted: bool) -> None:
         """Supervise a role's job as long as something of it may run."""
         task = self._tasks.get(name)
         if task is not None and task.done():
@@ -332,7 +332,7 @@ class _ElasticRoles:
             task = None
         if wanted and task is None:
             jobs, holder, clock = self._units.jobs, self._holder, self._clock
-            running = supervise(jobs, name, holder=holder, on_turn=lambda _: self._changed(), clock=clock)
+            running = supervise(jobs, name, holder=holder, on_turn=lambda _: self._changed(), clock=clock, whole=plan)
             task = self._tasks[name] = asyncio.create_task(running, name=f"role {name}")
             task.add_done_callback(lambda _: self._changed())
         elif not wanted and task is not None:

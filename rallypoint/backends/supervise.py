@@ -21,6 +21,7 @@ from rallypoint.backends.contract import Backend, BackendError, Changes, HeldErr
 from rallypoint.backends.turns import Backoff, Job, OnTurn, Snapshot, Turn, Turns, held, told
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.resizing import sized
+from rallypoint.wire.plan import Plan
 
 __all__ = ["supervise", "watch"]
 
@@ -33,6 +34,7 @@ async def supervise(
     on_turn: OnTurn | None = None,
     poll: float | None = None,
     clock: Callable[[], float] = time.time,
+    whole: Plan | None = None,
 ) -> JobRecord | None:
     """Drive a job to its end; return its final record, or None when it was deleted (or is not there).
 
@@ -48,11 +50,12 @@ async def supervise(
         on_turn: called after each turn, in the event loop.
         poll: longest pause between two turns, in seconds; None is the backend's own.
         clock: wall time in seconds since the epoch.
+        whole: the plan of the job that this one is an elastic role of: the secrets of all its roles are masked.
     """
     tell = on_turn or _tell_nobody
     poll = backend.poll if poll is None else poll
     backoff = Backoff(name)
-    job = Job(backend, name)
+    job = Job(backend, name, whole=whole)
     async with contextlib.AsyncExitStack() as following:
         changes = await _follow(following, job, backoff)
         while True:

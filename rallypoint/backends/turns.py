@@ -13,12 +13,12 @@ from typing import TypeVar
 from rallypoint.backends.contract import ActionError, Backend, BackendError, Changes, ConflictError, HeldError, Stored
 from rallypoint.backends.uninterrupted import uninterrupted
 from rallypoint.supervision.actions import Action, CreateComponents, CreateCoordinator, CreateNode, Purge
+from rallypoint.supervision.masking import masked_observation
 from rallypoint.supervision.observation import CreateError, Observation
 from rallypoint.supervision.policy import Policy
 from rallypoint.supervision.reconcile import Decision, reconcile
 from rallypoint.supervision.record import Holder, JobRecord, Phase
 from rallypoint.supervision.resizing import sized
-from rallypoint.wire.env import MASKED
 from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.sanitize import clean_text, one_line
@@ -34,10 +34,10 @@ _LAST_WORD = 5.0
 
 
 class Job:
-    """The job that was there first under a name."""
+    """The job that was there first under a name; `whole` is the plan of the job that it is an elastic role of."""
 
-    def __init__(self, backend: Backend, name: str) -> None:
-        self.backend, self.name = backend, name
+    def __init__(self, backend: Backend, name: str, *, whole: Plan | None = None) -> None:
+        self.backend, self.name, self.whole = backend, name, whole
         self._uid = self._holder = ""
 
     def held_by(self, holder: str) -> None:
@@ -253,7 +253,7 @@ class Turns:
         return self._signed(await asyncio.to_thread(self._reconciled, stored, seen, now))
 
     def _reconciled(self, stored: Stored, seen: Observation, now: float) -> Decision:
-        policy, seen = Policy.from_plan(stored.plan), masked(seen, stored.plan)
+        policy, seen = Policy.from_plan(stored.plan), masked(seen, self._job.whole or stored.plan)
         try:
             return reconcile(stored.record, seen, policy, now)
         except Exception as error:
@@ -321,14 +321,8 @@ def _title(kind: str) -> str:
 
 
 def masked(seen: Observation, plan: Plan) -> Observation:
-    """Return an observation whose last words of nodes do not show the secrets of the job (wire/masked.py)."""
-    if MASKED not in plan.env and not plan.hidden:
-        return seen
-    mask = mask_of_plan(plan)
-    nodes = tuple(
-        dataclasses.replace(node, reason=mask(node.reason), log_tail=tuple(map(mask, node.log_tail))) for node in seen.nodes
-    )
-    return dataclasses.replace(seen, nodes=nodes)
+    """Return an observation that does not show the secrets of the job, nor those of its roles (wire/masked.py)."""
+    return masked_observation(seen, mask_of_plan(plan))
 
 
 def _create_error(action: Action, error: ActionError) -> Iterable[CreateError]:

@@ -13,10 +13,12 @@ from rallypoint.report.headline import headline
 from rallypoint.report.incidents import to_xcom
 from rallypoint.report.model import Headline, Mood, State, Story
 from rallypoint.report.story import story_of
+from rallypoint.supervision.masking import masked_record, masked_status
 from rallypoint.supervision.record import ConditionType, JobRecord, Phase
 from rallypoint.supervision.resizing import sized
 from rallypoint.supervision.role_records import Level, RoleRecord
 from rallypoint.wire.bounds import VALUES
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, role_plan, role_plans
 from rallypoint.wire.status import JobStatus
@@ -157,11 +159,18 @@ async def read_roles(backend: Backend, record: JobRecord, plan: Plan, *, live: b
             continue
         status = await (jobs.status(name) if live else jobs.written(name))
         left -= await asyncio.to_thread(_values, (stored.record, status))
-        own = sized(stored.plan, stored.record)
-        found.append(RoleSeen(name=role, record=stored.record, plan=own, status=status))
+        found.append(await asyncio.to_thread(_role_seen, role, stored, status, plan))
         if left <= 0:
             break
     return tuple(found)
+
+
+def _role_seen(name: str, stored: Stored, status: JobStatus | None, whole: Plan) -> RoleSeen:
+    """Return an elastic role without the secrets of its job: an error of a call may quote those of another role."""
+    mask = mask_of_plan(whole)
+    own = sized(stored.plan, stored.record)
+    told = None if status is None else masked_status(status, mask)
+    return RoleSeen(name=name, record=masked_record(stored.record, mask), plan=own, status=told)
 
 
 def _values(value: Any) -> int:

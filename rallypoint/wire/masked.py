@@ -106,7 +106,10 @@ def _stop(value: str, begin: int, text: str, redact: Callable[[str], str]) -> in
 
 
 def mask_of(env: Mapping[str, str], args: Sequence[str]) -> Masking:
-    """Return the function that masks the secrets of a process in a text: the whole text if there are too many of them."""
+    """Return the function that masks the secrets of a process in a text: the whole text if there are too many of them.
+
+    It is `str` if there are none.
+    """
     return _mask([(env, args)])
 
 
@@ -152,7 +155,7 @@ def _mask(values: Iterable[tuple[Any, Any]], hidden: Iterable[str] = ()) -> Mask
         return _hidden
     # The longest first: one may be part of another. A pattern of all of them would cost pattern times text in one call.
     ordered = sorted((secret for secret in secrets.keys() | lines if len(secret) >= _SHORTEST), key=len, reverse=True)
-    return _Mask(ordered)
+    return _Mask(ordered) if ordered else str
 
 
 class _Mask:

@@ -14,12 +14,17 @@ import pytest
 from airflow.sdk.log import mask_secret
 
 from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.backends.registry import default_home
 from rallypoint.decorators.elastic_training import _ElasticTrainingDecoratedOperator
 from rallypoint.operators import ElasticTrainingOperator
+from rallypoint.plugin.jobs import Looker
+from rallypoint.plugin.live_access import LiveAccess
+from rallypoint.plugin.task import TaskKey, TaskSeen
 from rallypoint.provider.errors import TrainingFailed
+from rallypoint.provider.sensing.streams import see
 from rallypoint.provider.task_log import telling_logs
 from rallypoint.report.page.published import published_page
-from rallypoint.wire import env
+from rallypoint.wire import codec, env
 from tests.provider.tasks import FakeTask, context
 
 SCRIPT = Path(__file__).with_name("leaking_script.py")
@@ -179,6 +184,68 @@ def test_a_secret_at_the_end_of_a_cut_line_of_a_simple_role_is_masked(light: Any
     texts = (str(failed.value), json.dumps(ti.pushed), (job / "record.json").read_text())
     assert [text for text in texts if SECRET[:8] in text] == []
     assert "x*** ... (4 bytes more)" in texts[0]
+
+
+CALLED = """
+import os
+from rallypoint.training.roles import rpc, serve
+
+@rpc
+def query():
+    raise RuntimeError("cannot log in as etl with " + os.environ["WAREHOUSE"])
+
+serve().wait()
+"""
+CALLS = """
+from rallypoint.training.roles import RoleGroup, wait_for
+wait_for("warehouse", timeout=60)
+RoleGroup("warehouse", timeout=30).call_rank0("query")
+"""
+
+
+def test_a_secret_of_another_role_is_masked_wherever_an_elastic_role_is_shown(
+    light: Any, home: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The error of a call quotes it, and the agent of the calling role knows only the secrets of its own role."""
+    mask_secret(SECRET)
+    caplog.set_level("INFO")
+    for name, text in (("called", CALLED), ("calls", CALLS)):
+        (tmp_path / f"{name}.py").write_text(text)
+    called = {"launch": "simple", "driver": False, "entrypoint": str(tmp_path / "called.py"), "env": {"WAREHOUSE": SECRET}}
+    roles = {"train": {"entrypoint": str(tmp_path / "calls.py"), "nodes": 1, "on_failure": "job"}, "warehouse": called}
+    job = {"roles": roles, "fault_tolerance": {"retry_limit": 0}}
+    ti, operator = FakeTask(), Operator(task_id="train", job=job, on_finish_action="keep_job", deferrable=False)
+    with pytest.raises(TrainingFailed) as failed:
+        operator.execute(context(ti))
+
+    (folder,) = (Path(os.environ[env.HOME]) / "jobs").iterdir()
+    quoted = "cannot log in as etl with ***"
+    assert quoted in str(failed.value)
+    assert quoted in caplog.text
+    assert quoted in json.dumps(ti.pushed["roles"])
+    page, seen = asyncio.run(look(ti, role="train"))
+    assert quoted in page
+    assert quoted in seen
+    records = [record.read_text() for record in folder.rglob("record.json")]
+    assert len(records) == 2
+    assert [text for text in (caplog.text, json.dumps(ti.pushed), page, seen, *records) if SECRET in text] == []
+
+
+async def look(ti: FakeTask, *, role: str) -> tuple[str, str]:
+    """Return the page of the tab of a task, and what a sensor sees of a role of its job."""
+    name = ti.pushed["job_name"]
+    looker = Looker(access=LiveAccess(home=default_home()))
+    task = TaskSeen(
+        key=TaskKey(dag_id="d", run_id="r", task_id="train"), tries={ti.id: 1}, handle={"name": name, "backend": "local"}
+    )
+    try:
+        page = codec.dumps(await looker.look(task))
+    finally:
+        await looker.close()
+    sight = await see(LocalBackend(default_home()), name, live=True, role=role)
+    assert sight.record is not None
+    assert sight.status is not None
+    return page, f"{codec.dumps(sight.record)} {codec.dumps(sight.status)}"
 
 
 def echo(password: str, *, options: dict[str, str]) -> str:

@@ -22,7 +22,10 @@ from rallypoint.provider.sensing.conditions import Condition
 from rallypoint.provider.sensing.evaluation import judge
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.provider.sensing.observation import GAP, Memory, Seen
+from rallypoint.supervision.masking import masked_record, masked_status
 from rallypoint.supervision.record import JobRecord, Phase
+from rallypoint.wire.masked import mask_of_plan
+from rallypoint.wire.plan import Plan
 from rallypoint.wire.role_plans import RolePlan, role_plans
 from rallypoint.wire.status import JobStatus, Progress
 
@@ -75,9 +78,18 @@ async def see(backend: Backend, name: str, *, live: bool, role: str = "") -> Sig
     roles = {one.name: one for one in role_plans(stored.plan)}
     told = {one.name: one.elastic for one in roles.values()}
     if role in roles:
-        return dataclasses.replace(await _see_role(backend, stored.record, roles[role], live=live), roles=told)
+        sight = await _see_role(backend, stored.record, roles[role], live=live)
+        return dataclasses.replace(await asyncio.to_thread(_masked, sight, stored.plan), roles=told)
     status = await (backend.status(name) if live else backend.written(name))
     return Sight(record=stored.record, status=status, max_nodes=stored.plan.max_nodes, roles=told)
+
+
+def _masked(sight: Sight, plan: Plan) -> Sight:
+    """Return what was seen of a role without the secrets of its job: an error of a call may quote those of another role."""
+    mask = mask_of_plan(plan)
+    record = None if sight.record is None else masked_record(sight.record, mask)
+    status = None if sight.status is None else masked_status(sight.status, mask)
+    return dataclasses.replace(sight, record=record, status=status)
 
 
 async def _see_role(backend: Backend, job: JobRecord, role: RolePlan, *, live: bool) -> Sight:

@@ -1,7 +1,7 @@
 """An API server that sends whatever delays its client: `python -m tests.kube.hostile_api KIND`.
 
-Prints its port, then `sent` or `closed` when the watch of KIND was read, or given up by the client. A program of its own, so
-that its work is not measured as that of its client.
+Prints its port, then `sent` or `closed` when all of KIND was sent, or given up by the client; of nodes also `begun` before, and
+`read` afterwards. A program of its own, so that its work is not measured as that of its client.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def pod(number: int) -> dict[str, Any]:
     }
 
 
+NODES = (node(ready=True) + node(ready=False)) * 500
 BOOKMARK = event("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
 LONG_ERROR = event("ERROR", {"code": 500, "reason": "r" * 100_000, "message": "A" * (8 << 20)})
 
@@ -70,7 +71,8 @@ BLOCKS: dict[str, tuple[str, bytes, int]] = {
     "gzip-bookmarks": ("pods", BOOKMARK * 10_000, 10),
     "lines": ("pods", b"\n" * (1 << 20), 8),
     "bookmarks": ("pods", BOOKMARK * 1000, 60),
-    "nodes": ("nodes", (node(ready=True) + node(ready=False)) * 500, 6),
+    "nodes": ("nodes", NODES, 6),
+    "nodes-alone": ("nodes", NODES, 6),
     "errors": ("pods", b"", 0),
     "log": ("log", b"\n" * (1 << 20), 16),
     "gzip-log": ("log", b"\n" * (1 << 20), 32),
@@ -81,7 +83,7 @@ class Server:
     """Answers lists, and sends each watch what its kind is."""
 
     def __init__(self, kind: str) -> None:
-        self._kind, self._listed, self._failures = kind, asyncio.Event(), 0
+        self._kind, self._listed, self._failures, self._sent = kind, asyncio.Event(), 0, False
         self._where, self._block, self._count = BLOCKS[kind]
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -122,6 +124,9 @@ class Server:
             await asyncio.Event().wait()
         if self._kind == "errors":
             await self._fail(writer)
+        elif self._sent:  # the client has read all before, and goes on from there
+            print("read", flush=True)
+            await asyncio.Event().wait()
         else:
             await self._send(writer, zlib.compressobj(9, zlib.DEFLATED, 31) if zipped else None)
 
@@ -136,6 +141,7 @@ class Server:
     async def _send(self, writer: asyncio.StreamWriter, zipped: Any) -> None:
         if self._where == "nodes":
             await self._listed.wait()
+            print("begun", flush=True)
         try:
             for _ in range(self._count):
                 writer.write(zipped.compress(self._block) + zipped.flush(zlib.Z_SYNC_FLUSH) if zipped else self._block)
@@ -145,7 +151,9 @@ class Server:
             print("closed", flush=True)
         else:
             print("sent", flush=True)
-            await asyncio.Event().wait()
+            self._sent = True
+            if self._where != "nodes":
+                await asyncio.Event().wait()
 
 
 async def main(kind: str) -> None:

@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+from rallypoint.backends.kubernetes.labels import JOB as JOB_LABEL
+from rallypoint.backends.kubernetes.labels import PART as PART_LABEL
+from rallypoint.backends.kubernetes.labels import UID as UID_LABEL
 from rallypoint.backends.kubernetes.watching.cache import Cache
 from rallypoint.backends.kubernetes.watching.gone import Gone
 from rallypoint.backends.kubernetes.watching.views import PodView, pod_view
@@ -88,6 +91,19 @@ async def test_news_wake_who_follows_that_job():
     await other.wait(0.05)
     await mine.wait(0.05)
     assert asyncio.get_running_loop().time() - began >= 0.09
+
+
+def test_a_pod_or_status_that_changes_its_job_is_kept_once():
+    """Any user of the namespace can change the labels, as often as they like."""
+    cache, found = Cache(), pod()
+    for number in range(3):
+        its = {JOB_LABEL: f"job-{number}", UID_LABEL: f"uid-{number}"}
+        meta = {**found["metadata"], "resourceVersion": str(number + 50), "labels": {**found["metadata"]["labels"], **its}}
+        cache.pods.put({**found, "metadata": meta})
+        cache.statuses.put({"metadata": {**meta, "name": "s", "uid": "s", "labels": {**its, PART_LABEL: "status"}}})
+
+    assert [len(cache.pods_of(f"uid-{number}")) for number in range(3)] == [0, 0, 1]
+    assert [cache.status(f"uid-{number}") is not None for number in range(3)] == [False, False, True]
 
 
 def test_a_hosts_heartbeat_is_no_news():

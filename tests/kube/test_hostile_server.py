@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -56,15 +57,28 @@ async def beaten(server: HostileApi, watching: Callable[[], Awaitable[Any]]) -> 
 async def test_a_watch_lets_other_triggers_run(tmp_path: Path, kind: str, word: str) -> None:
     """A compressed watch is refused: 32 KiB of it are 32 MiB of lines. One that never pauses is read in parts."""
     with hostile_api(kind) as server, no_collections():
-
-        async def watch() -> None:
-            async for _ in trigger(tmp_path, server.url).run():
-                pass
-
-        found, beats = await beaten(server, watch)
+        found, beats = await beaten(server, lambda: anext(trigger(tmp_path, server.url).run()))
 
     assert found == word
     assert max(beats.blocks) <= LONGEST
+
+
+async def test_a_change_of_a_node_takes_no_longer_with_many_pods(tmp_path: Path) -> None:
+    """In a failure of the network, each of 1,000 nodes may change its state while there are 200,000 pods."""
+    used = {}
+    for kind in ("nodes-alone", "nodes"):  # the second one has 20,000 pods
+        with hostile_api(kind) as server, no_collections():
+            watches = asyncio.ensure_future(anext(trigger(tmp_path, server.url).run()))
+            words, times = [], []
+            for _ in range(3):
+                words.append((await asyncio.to_thread(server.printed.readline)).strip())
+                times.append(time.process_time())
+            watches.cancel()
+            await asyncio.wait([watches])
+        assert words == ["begun", "sent", "read"]
+        used[kind] = times[-1] - times[0]
+
+    assert used["nodes"] < 8 * used["nodes-alone"]
 
 
 @pytest.mark.parametrize(("kind", "word"), [("gzip-log", "closed"), ("log", "sent")])

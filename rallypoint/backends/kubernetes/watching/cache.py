@@ -45,13 +45,14 @@ class View(Protocol):
 
 
 V = TypeVar("V", bound=View)
-Told = Callable[[V, bool], None]
+Told = Callable[[V | None, V, bool], None]
 
 
 class Shelf(Generic[V]):
     """The objects of one kind, by name: those that a watch told of, and those that we were told of in an answer.
 
-    The two come in any order; the newer word stands. `told(view, gone)` is called after each change.
+    The two come in any order; the newer word stands. `told(before, view, gone)` is called after each change, with the view of
+    this object that was kept before.
     """
 
     def __init__(
@@ -91,7 +92,7 @@ class Shelf(Generic[V]):
             return view
         self._size += added
         self._views[view.name], self._sizes[view.name] = view, size
-        self._told(view, False)
+        self._told(before, view, False)
         return view
 
     def remove(self, found: Mapping[str, Any]) -> None:
@@ -121,11 +122,13 @@ class Shelf(Generic[V]):
 
     def _bury(self, view: V) -> None:
         self._dig(view.uid)
-        there = self._views.get(view.name)
-        if there is not None and there.uid == view.uid:
+        before = self._views.get(view.name)
+        if before is not None and before.uid != view.uid:
+            before = None
+        if before is not None:
             self._size -= self._sizes.pop(view.name)
             del self._views[view.name]
-        self._told(view, True)
+        self._told(before, view, True)
 
     def _dig(self, uid: str) -> None:
         self._graves[uid] = None
@@ -174,6 +177,8 @@ class Cache:
         self.pods: Shelf[PodView] = Shelf(pod_view, self._pod, most_bytes=most_bytes)
         self.hosts: Shelf[HostView] = Shelf(host_view, self._host)
         self._pods: dict[str, dict[str, PodView]] = collections.defaultdict(dict)
+        #: Numbers of pods by machine and job: a machine may change its state often, and there may be 200,000 pods.
+        self._jobs_on: dict[str, collections.Counter[str]] = collections.defaultdict(collections.Counter)
         self._gone = Gone()
         self._statuses: dict[str, ConfigMapView] = {}
         self._hosts: dict[str, tuple[str, bool | None, str]] = {}
@@ -225,33 +230,46 @@ class Cache:
         for changes in self._followers.get(job, ()):
             changes.tell()
 
-    def _configmap(self, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001  the shape of Told
+    def _configmap(self, _: ConfigMapView | None, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001  the shape of Told
         self.tell(view.job)
         if gone:
             self._gone.drop(view.job_uid)
 
-    def _status(self, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001
-        if gone:
-            self._statuses.pop(view.job_uid, None)
-        else:
+    def _status(self, before: ConfigMapView | None, view: ConfigMapView, gone: bool) -> None:  # noqa: FBT001
+        # Any user of the namespace can change the label with the uid.
+        if before is not None and self._statuses.get(before.job_uid) is before:
+            del self._statuses[before.job_uid]
+        if not gone:
             self._statuses[view.job_uid] = view
         self.tell(view.job)
 
-    def _pod(self, view: PodView, gone: bool) -> None:  # noqa: FBT001
-        uid = view.labels.uid
+    def _pod(self, before: PodView | None, view: PodView, gone: bool) -> None:  # noqa: FBT001
+        if before is not None:
+            self._unplace(before, kept=not gone and before.labels.uid == view.labels.uid)
         if not gone:
-            self._pods[uid][view.name] = view
-        else:
-            there = self._pods.get(uid, {})
-            if (known := there.get(view.name)) is not None and known.uid == view.uid:
-                del there[view.name]
-            if not there:
-                self._pods.pop(uid, None)
-            if view.labels.job in self._followers and view.labels.part in (Part.NODE, Part.COORDINATOR):
-                self._gone.add(view)
+            self._pods[view.labels.uid][view.name] = view
+            self._jobs_on[view.host][view.labels.job] += 1
+        elif view.labels.job in self._followers and view.labels.part in (Part.NODE, Part.COORDINATOR):
+            self._gone.add(view)
+        if before is not None and before.labels.job != view.labels.job:
+            self.tell(before.labels.job)
         self.tell(view.labels.job)
 
-    def _host(self, view: HostView, gone: bool) -> None:  # noqa: FBT001
+    def _unplace(self, view: PodView, *, kept: bool) -> None:
+        """Take a pod out of the tables; with `kept`, its job has it still."""
+        if not kept:
+            pods = self._pods[view.labels.uid]
+            del pods[view.name]
+            if not pods:
+                del self._pods[view.labels.uid]
+        jobs = self._jobs_on[view.host]
+        jobs[view.labels.job] -= 1
+        if not jobs[view.labels.job]:
+            del jobs[view.labels.job]
+        if not jobs:
+            del self._jobs_on[view.host]
+
+    def _host(self, _: HostView | None, view: HostView, gone: bool) -> None:  # noqa: FBT001
         # A machine's every heartbeat is a change of its object; what matters of it changes a few times in its life.
         state = (view.uid, None if gone else view.ready, view.bad)
         if self._hosts.get(view.name) == state:
@@ -260,11 +278,8 @@ class Cache:
             self._hosts.pop(view.name, None)
         else:
             self._hosts[view.name] = state
-        for pods in self._pods.values():
-            for pod in pods.values():
-                if pod.host == view.name:
-                    self.tell(pod.labels.job)
-                    break
+        for job in self._followers.keys() & self._jobs_on.get(view.name, {}).keys():
+            self.tell(job)
 
 
 def _part(part: Part) -> Callable[[Mapping[str, Any]], ConfigMapView | None]:

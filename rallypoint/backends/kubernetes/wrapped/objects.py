@@ -128,7 +128,7 @@ class Wrappers:
         path = WRAPPING[kind].path(cluster.namespace)
         self._watch = Watch(cluster.api, Target(path=path, selector=JOB), self._shelf, without=_WITHOUT)
 
-    def _told(self, wrapper: Wrapper, gone: bool) -> None:  # noqa: FBT001  the shape of Told
+    def _told(self, _: Wrapper | None, wrapper: Wrapper, gone: bool) -> None:  # noqa: FBT001  the shape of Told
         self._cluster.cache.tell(wrapper.job)
 
     async def get(self, name: str, *, now: bool) -> Wrapper | None:

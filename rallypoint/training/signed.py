@@ -2,12 +2,13 @@
 
 torch's object collectives unpickle whatever arrives. A process that reaches the store of a round, such as one of another user
 of the machine, can take a rank's place in the group, and its pickle would run as the job's user. Here a value is unpickled only
-if it was signed by a worker of this job. Without a key (a script that Rallypoint's agent has not started) nothing is proven, as
-in torch's collectives.
+if it was signed by a worker of this job. Workers get the key from their agent, and instances of simple roles derive theirs from
+the secret of all roles. In a script that Rallypoint has not started nothing is proven, as in torch's collectives.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import hmac
 import os
@@ -64,6 +65,7 @@ def all_gather(mine: T) -> list[T]:
 
 def broadcast(value: T, source: int) -> T:
     """Return the value of the rank `source`; those of other ranks are not used. A collective."""
+    _key()  # without one every rank raises, and none waits for the others
     sends = dist.get_rank() == source
     content = _tensor(sign(pickle.dumps(value, protocol=5)) if sends else b"")
     size = torch.tensor([content.numel()], dtype=torch.int64, device=content.device)
@@ -76,8 +78,35 @@ def broadcast(value: T, source: int) -> T:
 
 
 def _signature(content: bytes) -> bytes:
-    key = os.environ.get(env.EXCHANGE_KEY, "").encode()
-    return hmac.digest(key or b"none", content, hashlib.sha256)
+    return hmac.digest(_key(), content, hashlib.sha256)
+
+
+def _key() -> bytes:
+    """Return the key of this job; raises `CheckpointError` if other ranks of the job could not prove who they are."""
+    given, path, text = (os.environ.get(name, "") for name in (env.EXCHANGE_KEY, env.ROLES_SECRET_FILE, env.ROLES_SECRET))
+    if given:
+        return given.encode()
+    if path or text:
+        return _derived(path, text)
+    size = place()[1]
+    if env.JOB_NAME in os.environ and size > 1:
+        raise CheckpointError(
+            f"{env.EXCHANGE_KEY}: not set; expected a key with which the {size} ranks of this process group sign the values "
+            f"that they send to each other. Set {env.EXCHANGE_KEY} to the same random text in all {size} processes"
+        )
+    return b"none"
+
+
+@functools.lru_cache(maxsize=1)
+def _derived(path: str, text: str) -> bytes:
+    """Return the key of an instance of a simple role, which has the secret of all roles, or the path of a file with it."""
+    from rallypoint.training.roles.context import roles_secret  # noqa: PLC0415  only simple roles need what this imports
+
+    try:
+        secret = roles_secret({env.ROLES_SECRET_FILE: path, env.ROLES_SECRET: text})
+    except RallypointError as error:
+        raise CheckpointError(str(error)) from error
+    return hmac.digest(secret, b"exchange between workers", hashlib.sha256)
 
 
 def _tensor(content: bytes) -> torch.Tensor:

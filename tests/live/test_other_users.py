@@ -1,13 +1,16 @@
-"""Another user of the machine takes the place of a rank: torch's store and gloo let everybody in, the workers do not."""
+"""A stranger takes the place of a rank: torch's store and gloo let everybody in; workers and simple roles do not."""
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.live.jobs import cli
 
 #: Rank 1 gives up its rights and is another user from then on; it sends code that runs where an object is unpickled.
 SCRIPT = """
@@ -43,4 +46,68 @@ def test_a_rank_of_another_user_is_refused(tmp_path: Path) -> None:
         "belongs to a process of user 65534; expected a process of user 0, because all workers of the job run as this user"
         in said
     )
+    assert not written.exists()
+
+
+#: Instance 0 of a simple role first has the key, then plays a process of another machine, and at last another user.
+INSTANCES = """
+import os, sys
+from pathlib import Path
+import torch.distributed as dist
+from rallypoint.training import Checkpoints
+from rallypoint.training.signed import agree, broadcast
+
+class Code:
+    def __reduce__(self):
+        return open, (sys.argv[1], "w")
+
+def attempt(call):
+    try:
+        return str(call())
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+said = []
+first = os.environ["RANK"] == "0"
+dist.init_process_group("gloo")
+said.append(attempt(lambda: agree(lambda: "rank " + os.environ["RANK"])))
+if first:
+    for name in ("RALLYPOINT_ROLES_SECRET_FILE", "RALLYPOINT_JOB"):
+        del os.environ[name]
+    attempt(lambda: broadcast(Code(), 0))
+else:
+    said.append(attempt(lambda: Checkpoints(sys.argv[2]).load({})))
+dist.destroy_process_group()
+os.environ["MASTER_PORT"] = str(int(os.environ["MASTER_PORT"]) + 1)
+if first:
+    os.setresuid(65534, 65534, 65534)
+said.append(attempt(lambda: dist.init_process_group("gloo")))
+if first:
+    attempt(dist.barrier)  # the other instance has looked at its connections when it ends
+else:
+    Path(sys.argv[2], "said").write_text("\\n".join(said))
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_an_instance_of_a_simple_role_refuses_strangers(tmp_path: Path, home: Path) -> None:
+    """Instances have one key, refuse a value that is signed with another one, and a group with a process of another user."""
+    script, written = tmp_path / "pair.py", tmp_path / "written"
+    script.write_text(INSTANCES)
+    pair = {
+        "launch": "simple",
+        "entrypoint": str(script),
+        "args": [str(written), str(tmp_path)],
+        "total": 2,
+        "on_failure": "job",
+    }
+    limits = {"fault_tolerance": {"retry_limit": 0}, "recovery": {"node_replacements": 0}}
+    (tmp_path / "pair.json").write_text(json.dumps({"name": "pair", "roles": {"pair": pair}, **limits}))
+    done = cli("submit", tmp_path / "pair.json", "--supervise", "here", check=False)
+
+    assert done.returncode == 0, done.stdout + done.stderr + cli("logs", "pair").stdout
+    agreed, forged, other = (tmp_path / "said").read_text().splitlines()
+    assert agreed == "rank 0"
+    assert forged.startswith("CheckpointError: a value of another rank is not signed by a worker of this job")
+    assert "belongs to a process of user 65534; expected a process of user 0" in other
     assert not written.exists()

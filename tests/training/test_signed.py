@@ -57,14 +57,15 @@ for call in (lambda: signed.all_gather(Evil()), lambda: signed.broadcast(Evil(),
 """
 
 
-def world(*scripts, keys, args=()):
-    """Run one script for each rank, with its key, and return their outputs."""
+def world(*scripts, keys, args=(), **more):
+    """Run one script for each rank, with its key and more variables, and return the output of the first."""
     store = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(minutes=10))
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(store.port),
         "WORLD_SIZE": str(len(scripts)),
         "TORCHELASTIC_USE_AGENT_STORE": "True",
+        **more,
     }
     ranks = [
         python(
@@ -99,6 +100,37 @@ def test_the_pickle_of_a_stranger_is_not_loaded(tmp_path):
     assert told.count("is not signed by a worker of this job") >= 1
     assert "agreed refused" in told
     assert not evil.exists()
+
+
+def test_ranks_of_a_job_without_a_key_exchange_nothing():
+    """Such as simple roles in an AppWrapper: the error says what to set."""
+    (told,) = world(WORKER, WORKER, keys=["", ""], **{env.JOB_NAME: "digits"})
+
+    text = "RALLYPOINT_EXCHANGE_KEY: not set; expected a key with which the 2 ranks of this process group sign the values"
+    assert [line.partition(" ")[0] for line in told.splitlines()] == ["gathered", "agreed", "decided"]
+    assert told.count(text) == 2
+
+
+def test_instances_of_a_simple_role_derive_their_key_from_the_secret_of_all_roles(monkeypatch, tmp_path):
+    """The file and the text mean the same; a secret that others can write is refused, as for calls."""
+    for name, secret in (("ours", "s"), ("theirs", "t")):
+        (tmp_path / name).write_text(f"{secret}\n")
+        (tmp_path / name).chmod(0o600)
+    monkeypatch.setenv(env.ROLES_SECRET_FILE, str(tmp_path / "ours"))
+    good = signed.sign(b"content")
+    assert signed.verify(good) == b"content"
+    monkeypatch.delenv(env.ROLES_SECRET_FILE)
+    monkeypatch.setenv(env.ROLES_SECRET, "s")
+    assert signed.verify(good) == b"content"
+
+    monkeypatch.setenv(env.ROLES_SECRET_FILE, str(tmp_path / "theirs"))
+    with pytest.raises(CheckpointError, match="not signed by a worker of this job"):
+        signed.verify(good)
+    (tmp_path / "open").write_text("s")
+    (tmp_path / "open").chmod(0o666)
+    monkeypatch.setenv(env.ROLES_SECRET_FILE, str(tmp_path / "open"))
+    with pytest.raises(CheckpointError, match="no write access for others"):
+        signed.sign(b"content")
 
 
 @pytest.mark.parametrize("signer", ["", "other"])

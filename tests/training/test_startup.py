@@ -233,6 +233,25 @@ def test_outside_of_a_worker_it_does_nothing(worker: Worker) -> None:
     assert worker.life == Life()
 
 
+@pytest.mark.parametrize(("rank", "checked"), [("0", True), ("", False)], ids=["an instance of a simple role", "a zygote"])
+def test_without_a_life_record_only_process_groups_are_checked(worker: Worker, rank: str, checked: bool) -> None:
+    """In an instance of a simple role; a zygote, which has no rank, stays as it is, and its forks are wrapped."""
+    groups = worker.folder / "torch" / "distributed"
+    groups.mkdir()
+    (groups / "__init__.py").touch()
+    (groups / "distributed_c10d.py").write_text("def init_process_group(): pass\ndef barrier(): pass\n")
+    names = (env.PROGRESS_FILE, env.LIFE_OFFSET, env.STACK_FILE)
+    without = ["env", *(word for name in names for word in ("-u", name)), *([f"RANK={rank}"] if rank else ["-u", "RANK"])]
+    code = (
+        "import sys, torch.optim.optimizer as o, torch.distributed.distributed_c10d as d; "
+        "print(hasattr(d.init_process_group, '_rallypoint'), len(o.hooks), '_rallypoint_peers' in sys.modules)"
+    )
+
+    said = worker.run(*without, sys.executable, "-c", code)
+
+    assert said.split() == [str(checked), "0", str(checked)]
+
+
 def test_shared_memory_that_cannot_be_used_costs_the_script_nothing(worker: Worker) -> None:
     """One line says so."""
     broken = {**worker.environment(), env.STACK_FILE: "/no/such/folder/stacks"}

@@ -225,7 +225,7 @@ class Host:
             plan = role.read()
             again = self._plan.budgets.node_replacements > 0 or role.on_failure == "role"
             launcher = _warm_launcher(plan, self._folder / f"modules-{name}.txt", self._spawner, self._reaper, again=again)
-            self._roles[name] = _Role(role=role, plan=plan, launcher=launcher, base=dict(os.environ))
+            self._roles[name] = _Role(role=role, plan=plan, launcher=launcher, base=_base(os.environ))
         return self._roles[name]
 
     async def _prepared(self, role: _Role) -> None:
@@ -286,6 +286,11 @@ class Host:
                 os.kill(pid, signal.SIGKILL)
         self._reaper.close()
         self._spawner.close()
+
+
+def _base(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of this process without the key of another job, in whose worker this host may run."""
+    return {name: value for name, value in environ.items() if name != env.EXCHANGE_KEY}
 
 
 def _was_stopped(unit: _Unit) -> bool:

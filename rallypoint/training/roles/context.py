@@ -18,7 +18,18 @@ from rallypoint.wire import env
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.roles import RoleEntry
 
-__all__ = ["RoleContext", "RoleSpec", "Settings", "current", "entry_of", "identity", "process_id", "role_specs", "settings"]
+__all__ = [
+    "RoleContext",
+    "RoleSpec",
+    "Settings",
+    "current",
+    "entry_of",
+    "identity",
+    "process_id",
+    "role_specs",
+    "roles_secret",
+    "settings",
+]
 
 _SECRET_LIMIT = 4096
 
@@ -145,7 +156,7 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
         url=url,
         host=environ.get(env.HOST) or "127.0.0.1",
         job=environ.get(env.JOB_NAME, ""),
-        secret=_secret(environ),
+        secret=roles_secret(environ),
         tls=Path(folder) if folder else None,
         pickles=environ.get(env.ROLES_PICKLE) == "1",
     )
@@ -203,7 +214,8 @@ def _spec(value: Mapping[str, Any]) -> RoleSpec:
     return RoleSpec(launch=launch, total=total, driver=value.get("driver") is not False)
 
 
-def _secret(environ: Mapping[str, str]) -> bytes:
+def roles_secret(environ: Mapping[str, str]) -> bytes:
+    """Return the secret that all processes of the job have; raises `RolesError` if there is none, or others can write it."""
     path = environ.get(env.ROLES_SECRET_FILE, "")
     text = environ.get(env.ROLES_SECRET, "")
     if path:

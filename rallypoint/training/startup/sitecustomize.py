@@ -21,6 +21,8 @@ another one than the agent's, and each start pays for it. What it knows of the s
 - After its first step, or when it ends, it leaves the names of what it has imported from installed packages, where that is
   asked for: the next worker may be forked from a process that has imported them already.
 
+An instance of a simple role has no life record. Of all this it gets the check of its process groups alone (`peers.py`).
+
 A worker that is such a fork calls `begin` itself: its interpreter was started for nobody in particular. What of it needs no
 worker it does before, by `anticipate`.
 """
@@ -39,7 +41,7 @@ _SIGNAL, _SIGINT = 45, 2
 _STARTED, _TRAINS = 1, 2
 #: Where the exit status is in the record, and how it is written there (wire/progress.py).
 _EXIT, _PID_SHIFT, _SIGNALLED, _UNKNOWN = 32, 16, 0x100, 0xFFFF
-_TORCH, _OPTIMIZER = "torch", "torch.optim.optimizer"
+_TORCH, _OPTIMIZER, _GROUPS = "torch", "torch.optim.optimizer", "torch.distributed.distributed_c10d"
 _PULSE, _PULSE_BYTES = 64, 128 + 7 * 256 * 4
 _NAMES_FILE = "RALLYPOINT_MODULES_FILE"
 
@@ -240,8 +242,8 @@ def exit_code(status: object) -> int:
 class _Waiting:
     """Waits on `sys.meta_path` for the modules of torch that are hooked or wrapped."""
 
-    def __init__(self, life: Life) -> None:
-        self._told: dict = {_OPTIMIZER: life.count, _TORCH: None}  # type: ignore[type-arg]
+    def __init__(self, told: dict) -> None:  # type: ignore[type-arg]
+        self._told = told
 
     def watch(self) -> None:
         """Wrap what torch tells phases by, now where it is imported already."""
@@ -268,8 +270,7 @@ class _Waiting:
 
 def _wrap() -> dict:  # type: ignore[type-arg]
     """Wrap what is imported already, once; return what wraps the others, by the name of the module."""
-    _beside("pulse"), _beside("tracebacks"), _beside("peers")
-    watching, later = _beside("watching"), {}
+    watching, later = _watching(), {}  # type: ignore[no-untyped-call]
     for name in watching.MODULES:
         told = _by_name(watching.watch, name)
         if name in sys.modules:
@@ -277,6 +278,27 @@ def _wrap() -> dict:  # type: ignore[type-arg]
         else:
             later[name] = told
     return later
+
+
+def _watching():  # type: ignore[no-untyped-def]  # noqa: ANN202
+    _beside("pulse"), _beside("tracebacks"), _beside("peers")
+    return _beside("watching")
+
+
+def _when_imported(name: str, told: object) -> None:
+    """Call `told` with a module, now if it is imported already."""
+    if name in sys.modules:
+        told(sys.modules[name])  # type: ignore[operator]
+    else:
+        sys.meta_path.insert(0, _Waiting({name: told}))  # type: ignore[arg-type]
+
+
+def _check_peers(module: object) -> None:
+    """Let this process refuse a process group with a process of another user (`peers.py`)."""
+    try:
+        _watching().watch(_GROUPS, module)  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001  as for signs of life
+        sys.stderr.write(f"rallypoint: this process does not check which users its process groups connect to: {error!r}\n")
 
 
 def _watch_errors() -> None:
@@ -365,7 +387,7 @@ def _begin(*, watch_end: bool) -> None:
     if path and offset and stacks and os.path.exists(path):
         _life = life = Life(path, int(offset), stacks)
         life.claim(_STARTED)
-        waiting = _Waiting(life)
+        waiting = _Waiting({_OPTIMIZER: life.count, _TORCH: None})
         sys.meta_path.insert(0, waiting)  # type: ignore[arg-type]
         optimizer = sys.modules.get(_OPTIMIZER)
         if optimizer is not None:
@@ -374,6 +396,8 @@ def _begin(*, watch_end: bool) -> None:
         if watch_end:
             _Ending(life).watch()
         _watch_errors()
+    elif "RANK" in os.environ:  # an instance of a simple role; a zygote, whose forks are wrapped later, has no rank
+        _when_imported(_GROUPS, _check_peers)
     if os.environ.get(_NAMES_FILE):
         atexit.register(_leave_names)
 

@@ -27,8 +27,9 @@ from rallypoint.backends.supervise import supervise
 from rallypoint.backends.turns import Backoff, OnTurn
 from rallypoint.supervision.record import Advice, JobRecord, Phase
 from rallypoint.supervision.resizing import refusal, size_of
+from rallypoint.wire.masked import secrets_of
 from rallypoint.wire.node_range import Size, parse_node_range
-from rallypoint.wire.plan import Kind
+from rallypoint.wire.plan import Kind, Plan
 from rallypoint.wire.role_plans import role_plans
 
 __all__ = [
@@ -155,8 +156,16 @@ async def _adopt(
         return None
     restarted = record.restarted(owner=owner, now=clock())
     again = dataclasses.replace(restarted, digest=blueprint.plan.digest, claimant=blueprint.claimant or record.claimant)
-    saved = await backend.save(again, version=stored.version, blueprint=blueprint)
+    saved = await backend.save(again, version=stored.version, blueprint=_hiding_earlier(blueprint, stored.plan))
     return Adoption(stored=saved, how=How.RESTARTED)
+
+
+def _hiding_earlier(blueprint: Blueprint, earlier: Plan) -> Blueprint:
+    """Return a blueprint whose plan also hides the secrets of earlier attempts: their output stays in the logs."""
+    plan = blueprint.plan
+    own = secrets_of(plan)
+    hidden = (*plan.hidden, *(secret for secret in secrets_of(earlier) if secret not in own))
+    return blueprint if hidden == plan.hidden else dataclasses.replace(blueprint, plan=dataclasses.replace(plan, hidden=hidden))
 
 
 async def _renewed(backend: Backend, stored: Stored, blueprint: Blueprint, owner: str) -> Stored:

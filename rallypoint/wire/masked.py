@@ -31,8 +31,9 @@ Masking = Callable[[str], str]
 #: Characters of the shortest secret that is masked, as in Airflow.
 _SHORTEST = 5
 
-#: Secrets of one job, their characters, and the characters of the notes of where they are; above that whole texts are masked.
-_MOST, _MOST_CHARS, _MOST_NOTED = 64, 16 * 1024, 64 * 1024
+#: Secrets of all attempts of a job, their characters, and those of the notes of where they are; above that whole texts are
+#: masked.
+_MOST, _MOST_CHARS, _MOST_NOTED = 256, 16 * 1024, 64 * 1024
 
 #: Notes of places of secrets: one secret may be in many variables.
 _MOST_PLACES = 1024
@@ -50,6 +51,9 @@ _MARK, _MOST_MARKS = re.compile(r"( \.\.\. \(\d+ bytes more\)|(?:^|(?<=: ))\.\.\
 #: Comparisons of characters that the secrets of a text may need, and of ends of a text with the beginning of a secret. A script
 #: can write texts in which secrets begin everywhere and end nowhere.
 _MOST_COMPARED, _MOST_BEGINNINGS = 200_000, 256
+
+#: Of more secrets than a few, those whose beginnings a text has are searched for, in so many characters in all.
+_FEW, _MOST_SCANNED = 64, 1_000_000
 
 #: Characters of a value in which several secrets are told apart, and places at which the end of one is looked for.
 _SEARCHED, _TRIES = 16 * 1024, 1024
@@ -172,18 +176,32 @@ class _Mask:
             self._beginnings[begin] = self._beginnings.get(begin, 0) + len(secret)
 
     def __call__(self, text: str) -> str:
-        if len(text) * self._length > _MOST_COMPARED and self._compared(text) > _MOST_COMPARED:
+        begun = self._begun(text)
+        if len(begun) > _FEW and len(text) * len(begun) > _MOST_SCANNED:
+            return HIDDEN
+        if len(text) * self._length > _MOST_COMPARED and self._compared(text, begun) > _MOST_COMPARED:
             return HIDDEN
         long = len(text) >= _CUT
-        for secret in self._secrets:
+        for secret in begun:
             text = text.replace(secret, HIDDEN)
         if text.startswith("... ") or ": ... " in text or " bytes more)" in text:
             return self._without_cut(text, long=long)
         return _without_begun(text, self._secrets) if long else text
 
-    def _compared(self, text: str) -> int:
-        """Return how many characters a search for all secrets compares at the most; a beginning may overlap with itself."""
-        return sum(_SHORTEST * text.count(begin) * length for begin, length in self._beginnings.items())
+    def _begun(self, text: str) -> Sequence[str]:
+        """Return the secrets that may be in a text: if there are many, those whose beginnings are."""
+        if len(self._secrets) <= _FEW:
+            return self._secrets
+        if len(self._beginnings) <= _FEW:
+            found = {begin for begin in self._beginnings if begin in text}
+        else:
+            found = {text[place : place + _SHORTEST] for place in range(len(text) - _SHORTEST + 1)}
+        return [secret for secret in self._secrets if secret[:_SHORTEST] in found]
+
+    def _compared(self, text: str, begun: Sequence[str]) -> int:
+        """Return how many characters a search for secrets compares at the most; a beginning may overlap with itself."""
+        beginnings = {secret[:_SHORTEST] for secret in begun}
+        return sum(_SHORTEST * text.count(begin) * self._beginnings[begin] for begin in beginnings)
 
     def _without_cut(self, text: str, *, long: bool) -> str:
         """Return a text without parts of secrets where a mark says that a line was cut."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -186,6 +188,55 @@ def test_a_secret_at_the_end_of_a_cut_line_of_a_simple_role_is_masked(light: Any
     assert "x*** ... (4 bytes more)" in texts[0]
 
 
+def test_a_secret_of_an_earlier_attempt_is_masked_after_a_retry_with_another_one(
+    light: Any, home: Path, tmp_path: Path
+) -> None:
+    """A vault leases another password to each try; the output of the first try stays in the logs of the job."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\nprint('connecting with', os.environ['PW'], flush=True)\nsys.exit(int(os.environ['CODE']))\n"
+    )
+    secrets = ("first-lease-of-the-vault", "second-lease-of-the-vault", "third-lease-of-the-vault")
+    ti = FakeTask()
+    for number, secret in enumerate(secrets, start=1):
+        mask_secret(secret)
+        last = number == len(secrets)
+        job = {
+            "entrypoint": str(script),
+            "env": {"PW": secret, "CODE": "0" if last else "3"},
+            "recovery": {"max_restarts": 0, "node_replacements": 0},
+            "fault_tolerance": {"retry_limit": 0},
+        }
+        ti = FakeTask(id=f"try-{number}", try_number=number, max_tries=2)
+        operator = Operator(task_id="train", job=job, on_finish_action="keep_job", deferrable=False)
+        with contextlib.nullcontext() if last else pytest.raises(TrainingFailed):
+            operator.execute(context(ti))
+
+    name = ti.pushed["job_name"]
+    told = asyncio.run(shown(Path(os.environ[env.HOME]), name))
+    tail = asyncio.run(last_lines(ti))
+    for text in (told, tail):
+        assert text.count("connecting with ***") >= len(secrets)
+        assert [secret for secret in secrets if secret in text] == []
+
+
+async def last_lines(ti: FakeTask) -> str:
+    """Return the log of rank 0 as the tab shows it."""
+    async with looking(ti) as (looker, task):
+        return "\n".join(line.text for line in await looker.tail(task, 0, lines=100))
+
+
+@contextlib.asynccontextmanager
+async def looking(ti: FakeTask) -> AsyncIterator[tuple[Looker, TaskSeen]]:
+    """Open the tab of a task."""
+    looker = Looker(access=LiveAccess(home=default_home()))
+    handle = {"name": ti.pushed["job_name"], "backend": "local"}
+    try:
+        yield looker, TaskSeen(key=TaskKey(dag_id="d", run_id="r", task_id="train"), tries={ti.id: 1}, handle=handle)
+    finally:
+        await looker.close()
+
+
 CALLED = """
 import os
 from rallypoint.training.roles import rpc, serve
@@ -233,16 +284,9 @@ def test_a_secret_of_another_role_is_masked_wherever_an_elastic_role_is_shown(
 
 async def look(ti: FakeTask, *, role: str) -> tuple[str, str]:
     """Return the page of the tab of a task, and what a sensor sees of a role of its job."""
-    name = ti.pushed["job_name"]
-    looker = Looker(access=LiveAccess(home=default_home()))
-    task = TaskSeen(
-        key=TaskKey(dag_id="d", run_id="r", task_id="train"), tries={ti.id: 1}, handle={"name": name, "backend": "local"}
-    )
-    try:
+    async with looking(ti) as (looker, task):
         page = codec.dumps(await looker.look(task))
-    finally:
-        await looker.close()
-    sight = await see(LocalBackend(default_home()), name, live=True, role=role)
+    sight = await see(LocalBackend(default_home()), ti.pushed["job_name"], live=True, role=role)
     assert sight.record is not None
     assert sight.status is not None
     return page, f"{codec.dumps(sight.record)} {codec.dumps(sight.status)}"

@@ -9,7 +9,7 @@ import time
 import pytest
 
 from rallypoint.wire.env import MASKED
-from rallypoint.wire.masked import mask_of, mask_of_plan, mask_spec
+from rallypoint.wire.masked import mask_of, mask_of_plan, mask_spec, secrets_of
 from tests.cli.samples import PLAN
 
 
@@ -117,6 +117,18 @@ def test_the_secrets_of_all_roles_are_those_of_the_job():
     assert mask_of_plan(dataclasses.replace(PLAN, env=env))("got hunter2-secret") == "got ***"
 
 
+def test_a_plan_hides_secrets_of_earlier_attempts():
+    """Their output stays in the logs; the secrets of all attempts together have the limits of one job."""
+    env = {"PW": "hunter2-secret", MASKED: '[["PW", 0, 14]]'}
+    plan = dataclasses.replace(PLAN, env=env, hidden=("earlier-secret",))
+    many = dataclasses.replace(PLAN, hidden=tuple(f"secret-{number}" for number in range(300)))
+
+    assert mask_of_plan(plan)("earlier-secret, hunter2-secret, public") == "***, ***, public"
+    assert set(secrets_of(plan)) == {"earlier-secret", "hunter2-secret"}
+    assert mask_of_plan(many)("public") == "***"
+    assert mask_of_plan(dataclasses.replace(PLAN, hidden=secrets_of(many)))("public") == "***"
+
+
 KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\n  Q2hhbmdlTWU=\n{\n-----END KEY-----\n"
 
 
@@ -168,6 +180,7 @@ def test_parts_of_a_secret_beside_the_mark_of_a_cut_line_are_masked(text, shown)
     ("secrets", "line"),
     [
         pytest.param([f"{'a' * 57}{number:03}" for number in range(60)], "a" * 14_999 + "c", id="many that begin alike"),
+        pytest.param([f"{number:03}{'a' * 57}" for number in range(250)], "a" * 4_995 + "001aa", id="those of many attempts"),
         pytest.param(["a" * 16_000], "a" * 14_998 + "ca", id="one that ends nowhere"),
         pytest.param([f"{'ab' * 5}{number:03}" for number in range(60)], "ab" * 7_500, id="two letters"),
         pytest.param(["\n".join(f"{'a' * 20}{number:03}" for number in range(250))], "a" * 14_999 + "c", id="many lines"),

@@ -135,7 +135,7 @@ class Server:
         self._failures += 1
         writer.write(BOOKMARK if self._failures % 2 else LONG_ERROR)
         await writer.drain()
-        if self._failures == 6:
+        if self._failures == 5:
             print("sent", flush=True)
 
     async def _send(self, writer: asyncio.StreamWriter, zipped: Any) -> None:

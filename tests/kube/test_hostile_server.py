@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiohttp import web
 
 import rallypoint.provider.sensing.streams  # noqa: F401  takes half a second, which is not measured
 from rallypoint.backends.kubernetes.access import Access
@@ -104,3 +106,36 @@ async def test_a_log_of_a_pod_lets_other_triggers_run(kind: str, word: str) -> N
 async def consumed(blocks: AsyncIterator[bytes]) -> None:
     async for _ in blocks:
         pass
+
+
+async def test_the_errors_of_a_watch_do_not_fill_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Each second stream has an event, so the watch is not broken; each other one has an error of 8 MiB."""
+    with hostile_api("errors") as server, caplog.at_level(logging.INFO, logger="rallypoint"):
+        found, _ = await beaten(server, lambda: anext(trigger(tmp_path, server.url).run()))
+
+    said = [one.getMessage() for one in caplog.records if one.name.endswith("watching.watch")]
+    assert found == "sent"
+    assert len(said) == 1
+    assert said[0].startswith("the Kubernetes watch of /api/v1/namespaces/n/pods failed: watch /api")
+    assert len(said[0]) < 10_000
+
+
+@pytest.mark.parametrize("date", ["1 Jan 2026 00:00:00 +99999999999999999999", "soon", ""])
+async def test_a_date_that_is_none_is_an_error_of_the_server(date: str) -> None:
+    """Callers retry those, and no others."""
+
+    async def answer(_: web.Request) -> web.Response:
+        return web.json_response({}, headers={"Date": date})
+
+    app = web.Application()
+    app.router.add_get("/version", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    api = KubeApi(Access(namespace="n", server=f"http://127.0.0.1:{runner.addresses[0][1]}"))
+    try:
+        with pytest.raises(ApiError, match="the Date header in the response of the API server is invalid"):
+            await api.time()
+    finally:
+        await api.close()
+        await runner.cleanup()

@@ -132,7 +132,7 @@ class KubeApi:
         date = answer.headers.get("Date", "")
         try:
             return parsedate_to_datetime(date).timestamp()
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             raise ApiError(
                 "GET /version", status=502, said=f"the Date header in the response of the API server is invalid: {date!r}"
             ) from error
@@ -258,7 +258,7 @@ class KubeApi:
         return False
 
     def _unreachable(self, method: str, path: str, error: Exception) -> UnreachableError:
-        said = str(error) or type(error).__name__
+        said = (str(error) or type(error).__name__)[:1000]
         return UnreachableError(f"{method} {path}: no answer from {self.access}: {said}")
 
 

@@ -52,7 +52,7 @@ _SUFFIXES: Mapping[str, float] = {
 _QUANTITY = re.compile(r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?)([a-zA-Z]*)")
 
 
-#: Characters of a refusal's reason and message that are kept: they stand in records, logs and the tab.
+#: Characters of the reason and message of an error that are kept: they stand in records, logs and the tab.
 _REASON, _SAID = 100, 8192
 
 
@@ -64,6 +64,7 @@ class ApiError(BackendError):
     """The API server refused; `status` is its HTTP code, `reason` its word (`NotFound`), `said` its sentence."""
 
     def __init__(self, what: str, *, status: int, reason: str = "", said: str = "") -> None:
+        reason, said = reason[:_REASON], said[:_SAID]
         hint = f"; {_ROLE}" if status == 403 and " cannot " in said else ""
         word = f"{status} {reason}".strip()
         super().__init__(f"{what}: rejected by the API server ({word}): {said or 'no message'}{hint}")
@@ -86,9 +87,8 @@ class TooLargeError(ApiError):
 def refusal(what: str, status: int, body: bytes) -> ApiError:
     """Return the error for an answer that is no success; `body` is a Status object, or whatever stood between us said."""
     found = read_refusal(body)
-    reason, said = found.reason[:_REASON], found.message[:_SAID]
-    kind = GoneError if status == 410 or reason in ("Expired", "Gone") else ApiError
-    return kind(what, status=status, reason=reason, said=said)
+    kind = GoneError if status == 410 or found.reason in ("Expired", "Gone") else ApiError
+    return kind(what, status=status, reason=found.reason, said=found.message)
 
 
 def submit_error(error: ApiError, *, namespace: str, what: str) -> SubmitError:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import random
+import time
 from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -37,6 +39,9 @@ _LONG_PAUSE = 300.0
 
 #: A stream that lasted so many seconds worked, even if nothing happened meanwhile.
 _WORTH = 0.5
+
+#: Seconds between two log lines about the same kind of failure.
+_LOGGED_EVERY = 60.0
 
 #: Objects of one page of a list.
 _PAGE = 500
@@ -96,7 +101,8 @@ class Watch:
     def __init__(self, api: Api, target: Target, shelves: Shelves, *, without: str = "") -> None:
         self._api, self._target, self._shelves, self._without = api, target, shelves, without
         self._version = ""
-        self._connected = False
+        self._connected = self._failing = False
+        self._logged: dict[str, float] = {}
         self._listed = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.refused = False
@@ -127,41 +133,71 @@ class Watch:
         return self._listed.is_set()
 
     async def _run(self) -> None:
-        pause, told = _FIRST_PAUSE, False
+        pause = _FIRST_PAUSE
         while True:
             try:
-                if not self._version:
-                    await self._list()
-                heard = await self._listen()
-                self.resumed += 1
-                pause, told = (_FIRST_PAUSE, False) if heard else (pause, told)
-                self._version = "" if self._shelves.full else self._version
+                if await self._connect():
+                    pause = _FIRST_PAUSE
             except GoneError:
-                self._version = ""
-                self.relisted += 1
-                log.info("the Kubernetes watch of %s expired; the supervisor lists the objects again", self._target.path)
+                self._expired()
             except BackendError as error:
-                if self._without and isinstance(error, ApiError) and error.status in (401, 403, 404):
-                    self.refused = True
-                    self._listed.set()
-                    log.warning("cannot watch %s (%s): %s", self._target.path, error.said, self._without)
+                if self._gives_up(error):
                     return
-                if not told:
+                if self._failed("failed"):
                     log.warning(
                         "the Kubernetes watch of %s failed: %s; the supervisor starts the watch again", self._target.path, error
                     )
-                told = True
                 if isinstance(error, TooLargeError):  # the same event would follow the same version again
                     self._version, pause = "", _LONG_PAUSE
             except Exception:
                 # Any user of the namespace can write objects. One that cannot be read must not end the watch.
-                if not told:
+                if self._failed("unreadable"):
                     log.exception("the Kubernetes watch of %s failed; listing the objects again", self._target.path)
-                self._version, told = "", True
+                self._version = ""
             finally:
                 self._connected = False
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311  spread, not secret
             pause = min(2 * pause, _LAST_PAUSE)
+
+    async def _connect(self) -> bool:
+        """List the objects unless they are known, then read one stream to its end; return whether the watch works."""
+        if not self._version:
+            await self._list()
+        heard, lasted = await self._listen()
+        self.resumed += 1
+        # After a failure, one event does not show that it works again.
+        works = lasted or (heard and not self._failing)
+        self._failing = self._failing and not works
+        self._version = "" if self._shelves.full else self._version
+        return works
+
+    def _expired(self) -> None:
+        self._version = ""
+        self.relisted += 1
+        if self._is_due("expired"):
+            log.info("the Kubernetes watch of %s expired; the supervisor lists the objects again", self._target.path)
+
+    def _failed(self, kind: str) -> bool:
+        """Take note of a failure; return whether to log it."""
+        first, self._failing = not self._failing, True
+        return first and self._is_due(kind)
+
+    def _is_due(self, kind: str) -> bool:
+        """Return whether nothing of this kind was logged for a minute: a server may fail after each event."""
+        now = time.monotonic()
+        if now - self._logged.get(kind, -math.inf) < _LOGGED_EVERY:
+            return False
+        self._logged[kind] = now
+        return True
+
+    def _gives_up(self, error: BackendError) -> bool:
+        """Return whether the server refuses a watch that can be done without."""
+        if not (self._without and isinstance(error, ApiError) and error.status in (401, 403, 404)):
+            return False
+        self.refused = True
+        self._listed.set()
+        log.warning("cannot watch %s (%s): %s", self._target.path, error.said, self._without)
+        return True
 
     async def _list(self) -> None:
         uids, version, slices = set(), "", TimeSlices()
@@ -179,8 +215,8 @@ class Watch:
                 "the objects of the Kubernetes watch of %s are too large to keep; reading each job's own", self._target.path
             )
 
-    async def _listen(self) -> bool:
-        """Take what is told until the stream ends; return whether it was worth its while."""
+    async def _listen(self) -> tuple[bool, bool]:
+        """Take what is told until the stream ends; return whether there was an event, and whether the stream lasted."""
         query = {
             **self._target.query,
             "watch": "true",
@@ -196,7 +232,7 @@ class Watch:
                 self._take(await parse(line, f"watch {self._target.path}"))
                 heard = True
                 await slices.give_way()
-        return heard or clock() - begun > _WORTH
+        return heard, clock() - begun > _WORTH
 
     def _take(self, event: Mapping[str, Any]) -> None:
         kind, found = event.get("type"), event.get("object") or {}

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from urllib.parse import urlsplit
 
 from rallypoint.wire.arguments import NAMESPACE, NAMESPACE_ALLOWED, RAY
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["KINDS", "KUBERNETES", "LOCAL", "RAY", "Site", "SiteError"]
+__all__ = ["ADDRESS_ALLOWED", "KINDS", "KUBERNETES", "LOCAL", "RAY", "Site", "SiteError", "wrong_address"]
 
 LOCAL = "local"
 KUBERNETES = "kubernetes"
@@ -19,6 +20,28 @@ KINDS = {
     KUBERNETES: ("namespace", "context", "kubeconfig"),
     RAY: ("address", "namespace", "storage", "runtime_env"),
 }
+
+
+#: The address of a Ray cluster, for errors.
+ADDRESS_ALLOWED = "the URL of the Ray dashboard, such as http://ray-head:8265"
+
+#: Characters before or after which an address may hold a password or a token.
+_PRIVATE = re.compile(r"[@?#]")
+
+
+def wrong_address(address: str) -> str:
+    """Return how an error names an address that is not allowed, without a password or token; "" if it is allowed.
+
+    An address is stored with tasks and triggers and stands on command lines, so it may contain no user, query or fragment.
+    """
+    try:
+        parts = urlsplit(address)
+        right = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+        right = right and "@" not in parts.netloc and not re.search("[?#]", address)
+    except ValueError:  # of a port or of brackets
+        right = False
+    shown = "the value" if _PRIVATE.search(address) else repr(address)
+    return "" if right else shown
 
 
 class SiteError(RallypointError):
@@ -43,7 +66,7 @@ class Site:
         runtime_env: runtime environment of the nodes there, as a JSON object.
 
     Raises:
-        SiteError: for another kind, a word that this kind does not know, or a namespace that no cluster can have.
+        SiteError: for another kind, a word that this kind does not know, or a namespace or address that no cluster can have.
     """
 
     kind: str = LOCAL
@@ -67,6 +90,8 @@ class Site:
                 )
         if self.namespace and not re.fullmatch(NAMESPACE, self.namespace):
             raise SiteError("namespace", f"{self.namespace!r} is not allowed; expected {NAMESPACE_ALLOWED}")
+        if self.address and (wrong := wrong_address(self.address)):
+            raise SiteError("address", f"{wrong} is not allowed; expected {ADDRESS_ALLOWED}")
 
     @property
     def on_this_machine(self) -> bool:

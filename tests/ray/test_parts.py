@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import json
 import os
@@ -23,7 +24,9 @@ from rallypoint.backends.ray.cluster.host import NodeSpec, new_folder, remove_st
 from rallypoint.backends.ray.heart import Heart
 from rallypoint.backends.ray.placement import FILE, Placement, draw
 from rallypoint.backends.ray.working_dir import package
+from rallypoint.backends.site import RAY, Site, SiteError
 from rallypoint.job import ElasticJob, load_job
+from rallypoint.provider.connections.connection import ConnectionFieldError, read_settings
 from rallypoint.supervision.actions import CreateNode, Purge, RemoveCoordinator
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire import codec
@@ -109,20 +112,35 @@ def test_what_is_ignored_is_said():
 
 
 @pytest.mark.parametrize(
-    "address", ["", "ray-head:8265", "ftp://head:1", "http://", "http://me:secret@head:8265", "http://head?x=1"]
+    "address",
+    [
+        *("", "ray-head:8265", "ftp://head:1", "http://", "http://head:99999", "http://[head"),
+        *("http://me:secret@head:8265", "http://:secret@head:8265", "http://@head", "me:secret@head:8265"),
+        *("http://head?token=secret", "http://head/#secret", "http://head?"),
+    ],
 )
 def test_a_wrong_address_is_an_error_that_shows_no_password(address):
     """With what is expected."""
     with pytest.raises(BackendError, match="expected the URL of the Ray dashboard") as raised:
         Access(address=address)
-    assert "secret" not in str(raised.value)
+    with pytest.raises(ConnectionFieldError, match="expected the URL of the Ray dashboard") as read:
+        read_settings("ray", own={}, extra={"platform": "ray", "address": address})
+    with (
+        pytest.raises(SiteError, match="expected the URL of the Ray dashboard")
+        if address
+        else contextlib.nullcontext() as placed
+    ):
+        Site(kind=RAY, address=address)
+    assert "secret" not in f"{raised.value} {read.value} {placed and placed.value}"
 
 
-@pytest.mark.parametrize("text", ["[]", "{", "1", '"a"'])
-def test_a_wrong_runtime_environment_is_an_error(text):
-    """It is a JSON object."""
-    with pytest.raises(BackendError, match=r"runtime_env: .* is not allowed; expected a JSON object"):
+@pytest.mark.parametrize("text", ["[]", "{", "1", '"a"', '{"env_vars": {"PW": "secret"}'])
+def test_a_wrong_runtime_environment_is_an_error_that_shows_no_value(text):
+    """It is a JSON object, and may contain passwords."""
+    with pytest.raises(BackendError, match="runtime_env: the value is not allowed; expected a JSON object"):
         Access(address="http://head:8265", runtime_env=text)
+    with pytest.raises(ConnectionFieldError, match="runtime_env: the value is not allowed; expected a JSON object"):
+        read_settings("ray", own={}, extra={"platform": "ray", "address": "http://head:8265", "runtime_env": text})
 
 
 def test_the_token_is_not_shown():

@@ -6,9 +6,9 @@ import json
 import ssl
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
 from rallypoint.backends.contract import BackendError
+from rallypoint.backends.site import ADDRESS_ALLOWED, wrong_address
 
 __all__ = ["LEDGER", "NAMESPACE", "Access", "read_runtime_env", "tls_context"]
 
@@ -44,12 +44,8 @@ class Access:
     read_only: bool = False
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.address)
-        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment or parts.username:
-            shown = self.address if not parts.username else "the value"
-            raise BackendError(
-                f"address: {shown!r} is not allowed; expected the URL of the Ray dashboard, such as http://ray-head:8265"
-            )
+        if wrong := wrong_address(self.address):
+            raise BackendError(f"address: {wrong} is not allowed; expected {ADDRESS_ALLOWED}")
         read_runtime_env(self.runtime_env)
         tls_context(self)
 
@@ -82,5 +78,5 @@ def read_runtime_env(text: str) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise BackendError(f'runtime_env: {text!r:.200} is not allowed; expected a JSON object, such as {{"working_dir": "."}}')
+        raise BackendError('runtime_env: the value is not allowed; expected a JSON object, such as {"working_dir": "."}')
     return found

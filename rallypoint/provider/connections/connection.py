@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.backends.site import KUBERNETES, LOCAL, RAY
+from rallypoint.backends.site import ADDRESS_ALLOWED, KUBERNETES, LOCAL, RAY, wrong_address
 from rallypoint.wire.arguments import PLATFORMS, WORDS
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.sanitize import parse
@@ -67,6 +67,10 @@ _UNUSED = ("host", "schema", "login", "port")
 
 #: Fields of Airflow connections that this type uses.
 Fields = Mapping[str, Any]
+
+
+#: A field of a Ray cluster that may contain secrets.
+_RUNTIME_ENV = "runtime_env"
 
 
 class ConnectionFieldError(RallypointError):
@@ -193,9 +197,9 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
 
 def _of_ray(conn_id: str, extra: Fields, address: str) -> dict[str, Any]:
     """Return the fields of a Ray cluster that are not plain strings."""
-    if not address:
-        raise ConnectionFieldError(conn_id, "address", address, "the URL of the Ray dashboard, such as http://ray-head:8265")
-    runtime_env = _object(conn_id, "runtime_env", extra.get("runtime_env"), "a JSON object, such as {'working_dir': '...'}")
+    if wrong := wrong_address(address):
+        raise ConnectionFieldError(conn_id, "address", address, ADDRESS_ALLOWED, secret=wrong != repr(address))
+    runtime_env = _object(conn_id, _RUNTIME_ENV, extra.get(_RUNTIME_ENV), "a JSON object, such as {'working_dir': '...'}")
     verify = extra.get("verify_ssl")
     if verify not in (None, "", True, False):
         raise ConnectionFieldError(conn_id, "verify_ssl", verify, "true or false")
@@ -248,9 +252,9 @@ def _object(conn_id: str, name: str, given: Any, allowed: str) -> dict[str, Any]
         try:
             given = parse(given)
         except ValueError:
-            raise ConnectionFieldError(conn_id, name, given, allowed) from None
+            raise ConnectionFieldError(conn_id, name, given, allowed, secret=name == _RUNTIME_ENV) from None
     if given is None or given == "":
         return {}
     if not isinstance(given, dict):
-        raise ConnectionFieldError(conn_id, name, given, allowed)
+        raise ConnectionFieldError(conn_id, name, given, allowed, secret=name == _RUNTIME_ENV)
     return given

@@ -14,6 +14,7 @@ from rallypoint.backends.contract import (
     ROLE_OWNER,
     ActionError,
     BackendError,
+    Blueprint,
     Changes,
     ConflictError,
     JobFinishedError,
@@ -44,6 +45,9 @@ __all__ = ["ConductorTurns"]
 
 #: Seconds between two looks at what serves units, while it is being ended.
 _LOOK = 0.05
+
+#: Digits that no number of an attempt has.
+_DIGITS = 10
 
 #: Shortest pause between two turns, in seconds.
 _SHORTEST = 0.005
@@ -262,31 +266,39 @@ class _ElasticRoles:
         if stored is None:
             await self._submit(record, plan, key, owner)
         elif stored.record.owner != owner:
-            await self._again(stored, owner, record.last_now)
+            await self._again(stored, record, plan, key, owner)
         self._keep(name, plan, wanted=True)
 
     async def _submit(self, record: JobRecord, plan: Plan, key: UnitKey, owner: str) -> None:
-        role = role_plan(plan, key.role)
+        await self._units.jobs.submit(await self._blueprint(record, plan, key.role), owner=owner)
+
+    async def _blueprint(self, record: JobRecord, plan: Plan, name: str) -> Blueprint:
+        role = role_plan(plan, name)
         blueprint = await self._units.blueprint(record, plan, role)
-        own, name = blueprint.plan, role_job(record.name, key.role)
+        own, name = blueprint.plan, role_job(record.name, name)
         if (own.name, blueprint.job.name) != (name, name):  # a ledger on a Ray cluster returns any blueprint
             named = own.name if own.name != name else blueprint.job.name
-            raise BackendError(f"role {key.role}: its job must be {name}, but the backend returned job {named!r:.100}")
+            raise BackendError(f"role {role.name}: its job must be {name}, but the backend returned job {named!r:.100}")
         variables = {**own.env, **self._units.environment(record, plan), **roles_env(plan, role)}
         own = dataclasses.replace(own, env=variables, digest=record.digest, job=record.name)
-        submitted = dataclasses.replace(blueprint, plan=own, claimant=role_claimant(record))
-        await self._units.jobs.submit(submitted, owner=owner)
+        return dataclasses.replace(blueprint, plan=own, claimant=role_claimant(record))
 
-    async def _again(self, stored: Stored, owner: str, now: float) -> None:
-        record = stored.record
+    async def _again(self, stored: Stored, whole: JobRecord, plan: Plan, key: UnitKey, owner: str) -> None:
+        """Have the job of a role begin again; in a new attempt, which a new submission may have begun, by the plan of now."""
+        record, changed = stored.record, stored.plan.digest != whole.digest
+        anew = changed or _attempt(record.owner) != key.attempt  # what Ray is asked for may change with the same digest
         if record.finished and record.released:
-            record = record.restarted(owner=owner, now=now)
+            record = record.restarted(owner=owner, now=whole.last_now)
         elif record.phase is JobPhase.SUSPENDED and record.suspend:
-            record = dataclasses.replace(record, owner=owner, suspend=False)
+            # It ended with the whole job. What it was charged, and its size, are those of another plan.
+            fresh = {"size": None, "retries": 0, "charges": (), "restarts": 0} if changed else {}
+            record = dataclasses.replace(record, owner=owner, suspend=False, **fresh)  # type: ignore[arg-type]
         else:
             return  # it is still ending
+        blueprint = await self._blueprint(whole, plan, key.role) if anew else None
+        record = dataclasses.replace(record, digest=whole.digest)
         with contextlib.suppress(ConflictError):  # another turn tries again
-            await self._units.jobs.save(record, version=stored.version)
+            await self._units.jobs.save(record, version=stored.version, blueprint=blueprint)
 
     async def stop(self, record: JobRecord, key: UnitKey) -> None:
         """End a life: its job is suspended, which ends in force after its own grace, and its record stays."""
@@ -341,6 +353,12 @@ class _ElasticRoles:
 
 def _owner(job: str, key: UnitKey) -> str:
     return f"{job}/{key.attempt}.{key.reset}.{key.incarnation}"
+
+
+def _attempt(owner: str) -> int:
+    """Return the attempt of the whole job in which an owner started a role; -1 if that is no owner of a role."""
+    text = owner.rpartition("/")[2].partition(".")[0]
+    return int(text) if text.isdecimal() and len(text) < _DIGITS else -1
 
 
 def _seen(job: JobRecord, role: str, record: JobRecord) -> UnitSeen | None:

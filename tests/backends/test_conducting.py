@@ -279,6 +279,33 @@ def failing_once(place: FakeStage) -> Story:
     )
 
 
+@pytest.mark.parametrize("code", [0, 1], ids=["it succeeded", "it failed, and the trainer was suspended"])
+async def test_a_job_that_is_submitted_again_with_another_spec_runs_its_elastic_role_by_that(place, code):
+    """A secret was rotated and TLS is wanted now: nothing of the role runs by the spec before."""
+    ended = [(all_run(place), ends(place, "judge", 0, code))]
+    ended += [] if code else [(lambda: True, says(place, Outcome.SUCCEEDED))]
+    fields = {"fault_tolerance": {"retry_limit": 0}, "recovery": {"node_replacements": 0, "stop_grace_period": 0}}
+    roles = {**ROLES, "judge": {**ROLES["judge"], "on_failure": "job"}}
+    plans, records = [], []
+
+    def keep() -> None:
+        plans.append(place.world.jobs["rl-trainer"].blueprint.plan)
+        records.append(place.world.record("rl-trainer"))
+
+    for number, (password, tls) in enumerate([("old", "off"), ("new", "auto")]):
+        trainer = {**roles["trainer"], "env": {"PASSWORD": password}}
+        blueprint = place.backend.plan(place.job(name="rl", roles={**roles, "trainer": trainer}, tls=tls, **fields))
+        await submit_or_adopt(place.backend, blueprint, owner=f"try {number}", clock=place.world.clock)
+        record = await drive(place, Story(place, (all_run(place), keep), *ended))
+        assert record is not None
+        assert record.phase is (Phase.FAILED if code else Phase.SUCCEEDED)
+
+    assert [(plan.env["PASSWORD"], plan.tls) for plan in plans] == [("old", ""), ("new", "auto")]
+    assert [one.digest for one in records] == [plan.digest for plan in plans]
+    assert plans[0].digest != plans[1].digest
+    assert [one.retries for one in records] == [0, 0]
+
+
 async def test_a_supervisor_that_is_killed_anywhere_is_succeeded(tmp_path):
     """After any save, start, stop or release: no life begins twice, no failure is charged twice, and nothing is left."""
     for steps in range(200):

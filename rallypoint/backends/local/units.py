@@ -334,7 +334,7 @@ def not_own(name: str, user: int) -> str:
 
 
 def prepare_roles(folder: JobFolder, plan: Plan) -> None:
-    """Make the directory of instances, their secret and the job's `config`, unless they are there.
+    """Make the directory of instances and their secret, unless they are there, and write the job's `config`, unless it is that.
 
     Raises `OSError`, and `UnreadableError` for a secret that is no regular file of text.
     """
@@ -344,7 +344,10 @@ def prepare_roles(folder: JobFolder, plan: Plan) -> None:
         token = hmac.new(secret, b"roles", hashlib.sha256).hexdigest()
         durable.write_text(str(folder.roles_secret), f"{token}\n")
     config = next((text for role in role_plans(plan) if (text := role.read().env.get(env.CONFIG))), "")
-    if config and not folder.config.exists():
+    # A job that has ended may be submitted again with another one, or without.
+    if not config:
+        folder.config.unlink(missing_ok=True)
+    elif not folder.config.exists() or read_bytes(folder.config) != config.encode():
         durable.write_text(str(folder.config), config)
 
 

@@ -175,6 +175,22 @@ def test_a_second_submission(place: Path, home: Path) -> None:
     assert job.pids() == before
 
 
+def test_a_finished_job_that_is_submitted_again_with_another_spec(place: Path, home: Path) -> None:
+    """Each role, also the elastic one, runs by the new spec: its environment, its arguments and its config."""
+    tell = "import json, os, sys; print(os.environ['A'], sys.argv[1], json.load(open(os.environ['RALLYPOINT_CONFIG_FILE'])))"
+    for value in ("old", "new"):
+        own = {"entrypoint": [sys.executable, "-c", tell], "args": [value], "env": {"A": value}, "process_group": None}
+        trainer = {**own, "nproc_per_node": 1}
+        roles = {"trainer": trainer, "judge": {**own, "launch": "simple"}, "rollout": None}
+        RolesJob.write(place, home, roles=roles, config={"lr": value})
+        cli("submit", place / "rl.json", "--supervise", "here")
+
+    for role in ("trainer", "judge"):
+        assert cli("logs", "rl", "--role", role).stdout.splitlines() == [
+            f"{one} {one} {{'lr': '{one}'}}" for one in ("old", "new")
+        ]
+
+
 @pytest.mark.extended
 def test_the_next_life_is_warm(place: Path, home: Path, warm: None) -> None:
     """From the kill to the first line of the next life it takes at most 0.2 s on a quiet machine, and torch is there."""

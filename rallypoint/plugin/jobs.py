@@ -36,6 +36,10 @@ KEPT_OPEN = 60.0
 #: Seconds for which the page of a job is cached.
 FRESH = 1.0
 
+#: An error is cached for so many times the seconds that the request took, and for so many seconds at most: a hostile server may
+#: answer with megabytes that take seconds to parse.
+_REST, _LONGEST_REST = 10.0, 60.0
+
 #: Seconds after which a backend that does not respond counts as unreachable.
 PATIENCE = 10.0
 
@@ -53,6 +57,10 @@ class _Seen:
     status: JobStatus | None
     age: float | None = None
     roles: tuple[RoleSeen, ...] = ()
+
+
+class _UnreadableError(RallypointError):
+    """The job could not be read a moment ago."""
 
 
 class Looker:
@@ -79,6 +87,7 @@ class Looker:
         self._linger = linger
         self._backends: dict[Place, tuple[float, Backend]] = {}
         self._seen: dict[tuple[Place, str], _Seen] = {}
+        self._errors: dict[tuple[Place, str], tuple[float, str]] = {}
         self._opening = asyncio.Lock()
         self._looking: dict[tuple[Place, str], asyncio.Lock] = {}
         self._pages: dict[tuple[Place, str, frozenset[tuple[str, int]]], tuple[_Seen, asyncio.Future[Page]]] = {}
@@ -95,7 +104,7 @@ class Looker:
         try:
             seen = await self._own(place, task)
         except asyncio.TimeoutError:
-            return await _unreachable(task, f"no answer within {self._patience:g} s")
+            return await _unreachable(task, self._silent)
         except (OSError, RallypointError) as error:
             return await _unreachable(task, str(error))
         if seen is None:
@@ -120,7 +129,7 @@ class Looker:
     async def tail(self, task: TaskSeen, rank: int, *, lines: int, role: str = "") -> tuple[LogLine, ...]:
         """Return the last lines of a rank of the task's job, or of one of its roles; none if the job no longer exists.
 
-        Raises `BackendError`, and `NotLiveError` where the API server may not read the job.
+        Raises `RallypointError`, such as `NotLiveError` where the API server may not read the job.
         """
         if not task.job:
             return ()
@@ -135,9 +144,13 @@ class Looker:
     async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:
         """Return the state of a task's job; None if it does not exist or belongs to another task.
 
-        Raises `BackendError` and `asyncio.TimeoutError`.
+        Raises `OSError`, `RallypointError` and `asyncio.TimeoutError`.
         """
-        seen = await asyncio.wait_for(self._ask(place, task.job), self._patience)
+        try:
+            seen = await asyncio.wait_for(self._ask(place, task.job), self._patience)
+        except asyncio.TimeoutError:
+            self._keep_error((place, task.job), self._silent, took=self._patience / _REST)
+            raise
         if seen.stored is None or not _owned(seen.stored.record, task.tries):
             return None
         return seen
@@ -155,6 +168,9 @@ class Looker:
             known, now = self._seen.get(key), self._clock()
             if known is not None and now - known.at < FRESH:
                 return known
+            until, error = self._errors.get(key, (now, ""))
+            if now < until:
+                raise _UnreadableError(error)
             try:
                 backend = await self._backend(place)
                 stored = await backend.load(job)
@@ -163,12 +179,25 @@ class Looker:
                 age = None if status is None else await backend.status_age(job, status)
                 roles = () if stored is None else await read_roles(backend, stored.record, stored.plan, live=False)
                 self._seen[key] = _Seen(at=self._clock(), stored=stored, status=status, age=age, roles=roles)
+                self._errors.pop(key, None)
+            except (OSError, RallypointError) as error:
+                self._keep_error(key, str(error), took=self._clock() - now)
+                raise
             finally:
                 self._forget(now)
             return self._seen[key]
 
+    @property
+    def _silent(self) -> str:
+        return f"no answer within {self._patience:g} s"
+
+    def _keep_error(self, key: tuple[Place, str], error: str, *, took: float) -> None:
+        self._errors[key] = (self._clock() + min(max(FRESH, _REST * took), _LONGEST_REST), error)
+
     def _forget(self, now: float) -> None:
         """Drop entries that were not used for a while, the oldest of too many, and unused locks and pages."""
+        errors = sorted(self._errors.items(), key=lambda item: item[1][0])[-MOST_JOBS:]
+        self._errors = {key: error for key, error in errors if now < error[0]}
         kept = sorted(self._seen.items(), key=lambda item: item[1].at)[-MOST_JOBS:]
         self._seen = {key: seen for key, seen in kept if now - seen.at <= FRESH}
         self._looking = {key: lock for key, lock in self._looking.items() if key in self._seen or lock.locked()}

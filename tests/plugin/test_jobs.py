@@ -204,6 +204,31 @@ async def test_a_backend_that_is_silent_keeps_nobody_waiting():
     assert "Cannot read job" in page.title
 
 
+async def test_a_job_that_cannot_be_read_is_not_asked_for_by_each_viewer():
+    """The longer its server takes for an error, the longer it is not asked again; then it may work."""
+    clock = Clock()
+
+    class Slow(Shelf):
+        async def load(self, name):
+            clock.now += 3.0
+            return await super().load(name)
+
+    shelf = Slow(scenes.running())
+    shelf.broken = BackendError("the response has more than 1048576 JSON values")
+    looker = Looker(lambda place: shelf, access=HERE, clock=clock)
+    pages = [await looker.look(task()) for _ in range(20)]
+    clock.now += 29.0
+    pages.append(await looker.look(task()))
+
+    assert shelf.asked == 1
+    assert all("more than 1048576 JSON values" in page.advice for page in pages)
+
+    clock.now += 2.0
+    shelf.broken = None
+    assert (await looker.look(task())).state is not State.NO_DATA
+    assert shelf.asked == 2
+
+
 async def test_a_hundred_viewers_are_one_look():
     """However many browsers are open, a job is read once a second at the most."""
     shelf, clock = Shelf(scenes.running()), Clock()

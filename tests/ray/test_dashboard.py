@@ -9,6 +9,7 @@ import ipaddress
 import json
 import ssl
 import sys
+import time
 import tracemalloc
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -38,7 +39,9 @@ from rallypoint.provider.connections.connection import ConnectionFieldError, rea
 from rallypoint.provider.connections.hook import RallypointHook
 from rallypoint.provider.connections.locating import Located, locate
 from rallypoint.provider.place import Place
+from rallypoint.provider.sensing.watching import JobConditionTrigger
 from tests.live.test_trigger_blocks import LONGEST, Beats, no_collections
+from tests.waiting import eventually_async
 
 Serve = Callable[..., Awaitable[str]]
 
@@ -168,6 +171,9 @@ class Forged:
         self.encoded: bytes | None = None
         self.asked: list[tuple[str, str]] = []
         self.posts: list[str] = []
+        self.logs: Any = None
+        self.seen: int | None = None
+        self.calls: list[float] = []
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.raw_path, request.headers.get("Authorization", "")))
@@ -176,9 +182,12 @@ class Forged:
         if request.path == "/api/jobs/" and request.method == "GET":
             return self._told(self.jobs)
         if request.path.endswith("/logs"):
-            return web.json_response({"logs": self.line})
+            return web.json_response(self.logs or {"logs": self.line})
         if request.path == "/v1/ping":
             return web.json_response({"value": {}})
+        if request.path == "/v1/changes":
+            self.calls.append(time.monotonic())
+            return web.json_response({"value": {"seen": len(self.calls) if self.seen is None else self.seen}})
         if request.path.startswith("/v1/"):
             return self._told(self.answer)
         return web.json_response({"status": "FAILED", "message": "no ledger"})
@@ -235,6 +244,32 @@ async def test_answers_of_a_ledger_of_any_form_are_an_error_in_words(forged: tup
     for asking in (backend.load("job"), backend.status("job"), backend.tail("job", lines=1)):
         with pytest.raises(BackendError):
             await asking
+
+
+async def test_a_ledger_that_answers_at_once_is_asked_five_times_a_second(
+    forged: tuple[Forged, RayBackend], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has news at all times, or none; either way a sensor sent a thousand requests a second."""
+    program, backend = forged
+    connect(monkeypatch, backend.access.url)
+    where: dict[str, Any] = {"condition": {"kind": "state", "phase": "Succeeded"}, "job_name": "job", "conn_id": "ray"}
+    for told in ("none", "news"):
+        program.calls.clear()
+        program.seen = -1 if told == "none" else None
+        watching = asyncio.ensure_future(anext(JobConditionTrigger(**where).run()))
+        await eventually_async(lambda: len(program.calls) >= 6)
+        watching.cancel()
+        await asyncio.wait([watching])
+        assert program.calls[5] - program.calls[0] > 0.7, told
+
+
+async def test_a_log_that_is_no_text_announces_no_ledger(forged: tuple[Forged, RayBackend]) -> None:
+    """As text, a list of a million numbers stopped the event loop of Airflow's API server for 0.6 s."""
+    program, backend = forged
+    program.logs = {"logs": [line(backend.access.url)]}
+
+    with pytest.raises(BackendError, match=r"could not start the ledger \(FAILED\): no ledger"):
+        await backend.load("job")
 
 
 async def test_no_compressed_answer_is_read(forged: tuple[Forged, RayBackend]) -> None:

@@ -47,8 +47,8 @@ __all__ = ["RayBackend"]
 #: Seconds beyond the wait for a change after which a call is given up, and the pause after a call that failed.
 _SLACK, _PAUSE = 15.0, 1.0
 
-#: Longest wait of one call for a change, in seconds.
-_WAIT = 15.0
+#: Longest wait of one call for a change, and shortest time between two such calls, in seconds.
+_WAIT, _SPACING = 15.0, 0.2
 
 #: Seconds for a call that changes processes or placement groups.
 _ACT = 60.0
@@ -272,6 +272,7 @@ class _RayChanges(Changes):
 
     def __init__(self, backend: RayBackend, name: str) -> None:
         self._backend, self._name, self._seen = backend, name, -1
+        self._next = 0.0
         self._call: asyncio.Task[int] | None = None
 
     async def wait(self, timeout: float) -> None:
@@ -283,7 +284,11 @@ class _RayChanges(Changes):
             self._seen = call.result()
 
     async def _ask(self) -> int:
+        loop = asyncio.get_running_loop()
         while True:
+            # Any program on the cluster can announce a ledger, and answer at once.
+            await asyncio.sleep(max(0.0, self._next - loop.time()))
+            self._next = loop.time() + _SPACING
             try:
                 data = await self._backend.call(
                     "changes", job=self._name, timeout=_WAIT + _SLACK, name=self._name, seen=self._seen, within=_WAIT

@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 from urllib.parse import urlencode, urlsplit
 
@@ -262,16 +262,8 @@ class Cluster:
 
     async def _latest(self) -> list[str]:
         """Return the ids of the last Ray jobs that found or created a ledger; another program can submit one that says so."""
-        own = [
-            (_start_time(job), job["submission_id"])
-            for job in await self.jobs()
-            if isinstance(job.get("metadata"), dict)
-            and job["metadata"].get(_MARK) == self.access.namespace
-            and job.get("status") == _SUCCEEDED
-            and isinstance(job.get("submission_id"), str)
-            and _SUBMISSION.fullmatch(job["submission_id"])
-        ]
-        return [submission for _, submission in sorted(own, key=lambda one: -one[0])[:_LATEST]]
+        # In a thread: any program on the cluster can answer with 100,000 jobs.
+        return await asyncio.to_thread(latest, await self.jobs(), self.access.namespace)
 
     async def _lives(self) -> bool:
         """Return whether the namespace has a ledger: users can delete the Ray jobs that told where it is."""
@@ -291,9 +283,13 @@ class Cluster:
 
     async def _line(self, submission: str) -> tuple[str, str] | None:
         """Return the address and the key in the log of a Ray job, None where it has none that may be used."""
-        answer = await self._object("GET", f"/api/jobs/{submission}/logs", missing={"logs": ""})
-        line = announced(str(answer.get("logs") or ""))
+        line = announced(await self._log(submission, missing={"logs": ""}))
         return read_line(line, dashboard=self.access.url) if line else None
+
+    async def _log(self, submission: str, *, missing: Any = None) -> str:
+        """Return the log of a Ray job, "" for one that is no text: as text, a list of a million numbers takes long."""
+        found = (await self._object("GET", f"/api/jobs/{submission}/logs", missing=missing)).get("logs")
+        return found if isinstance(found, str) else ""
 
     async def bootstrap(self, submission: str) -> tuple[str, str]:
         """Run the Ray job of this id to its end; return the address and the key of the ledger that it found or created."""
@@ -310,7 +306,7 @@ class Cluster:
             await asyncio.sleep(_LOOK)
         found = await self._line(submission)
         if found is None:
-            text = str((await self._object("GET", f"/api/jobs/{submission}/logs")).get("logs") or "")[-_END:]
+            text = (await self._log(submission))[-_END:]
             last = next((line for line in reversed(text.splitlines()) if line.strip()), str(job.get("message") or ""))
             reason = last.strip()[:500]
             raise BackendError(
@@ -331,6 +327,20 @@ def parse_answer(content: bytes) -> Any:
     if has_more_values(content, _VALUES):
         raise LimitError(f"the HTTP response has more than {_VALUES} JSON values")
     return sanitize.parse(content)
+
+
+def latest(jobs: Iterable[Mapping[str, Any]], namespace: str) -> list[str]:
+    """Return the ids of the last Ray jobs of a namespace that found or created a ledger."""
+    own = [
+        (_start_time(job), job["submission_id"])
+        for job in jobs
+        if isinstance(job.get("metadata"), dict)
+        and job["metadata"].get(_MARK) == namespace
+        and job.get("status") == _SUCCEEDED
+        and isinstance(job.get("submission_id"), str)
+        and _SUBMISSION.fullmatch(job["submission_id"])
+    ]
+    return [submission for _, submission in sorted(own, key=lambda one: -one[0])[:_LATEST]]
 
 
 def announced(log: str) -> str:

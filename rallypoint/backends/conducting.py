@@ -110,7 +110,7 @@ class ConductorTurns(Turns):
         seen = (*await self._units.observe(record, plan), *await self._roles.observe(record, plan))
         seen += tuple(_hopeless(key, error) for key, error in self._refused.items() if error.fatal)
         decision = await asyncio.to_thread(_conducted, record, seen, plan, policy, now)
-        decision = dataclasses.replace(decision, record=self._named(_waiting(decision.record, self._waits)))
+        decision = dataclasses.replace(decision, record=self._named(_waiting(decision.record, plan, self._waits)))
         for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
             log.info("job=%s %s", self._name, line)
         saved = await self._keep(stored, decision.record)
@@ -176,7 +176,8 @@ class ConductorTurns(Turns):
                 failed = True
                 if isinstance(action, StartUnit):
                     self._refused[action.key] = error
-                log.warning("job=%s: failed to %s: %s", self._name, _described(action), clean_text(str(error)))
+                told = clean_text(mask_of_plan(plan)(str(error)))
+                log.warning("job=%s: failed to %s: %s", self._name, _described(action), told)
         self._waits = tuple(error for key, error in self._refused.items() if error.waits and key in before)
         return failed
 
@@ -205,10 +206,11 @@ def _hopeless(key: UnitKey, error: ActionError) -> UnitSeen:
     return UnitSeen(key=key, state=UnitState.FAILED, present=False, reason=str(error), final="another attempt cannot help")
 
 
-def _waiting(record: JobRecord, errors: Iterable[ActionError]) -> JobRecord:
+def _waiting(record: JobRecord, plan: Plan, errors: Iterable[ActionError]) -> JobRecord:
     """Note for people what the job waits for; the amounts change while it waits, and only its begin is history."""
     running = record.conductor is not None and record.conductor.phase is Phase.RUNNING
-    told = cut("; ".join(dict.fromkeys(map(str, errors))), LIMIT) if running else ""
+    why = "; ".join(dict.fromkeys(map(str, errors))) if running else ""
+    told = cut(mask_of_plan(plan)(why), LIMIT) if why else ""
     if told and not record.waits_for:
         record = record.with_history("waiting", told)
     return record if told == record.waits_for else dataclasses.replace(record, waits_for=told)

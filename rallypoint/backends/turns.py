@@ -302,7 +302,8 @@ class Turns:
             try:
                 await self._backend.act(decision.record, plan, action)
             except ActionError as error:
-                log.warning("job=%s: failed to %s: %s", self._name, _describe(action), clean_text(str(error)))
+                mask = mask_of_plan(self._job.whole or plan)
+                log.warning("job=%s: failed to %s: %s", self._name, _describe(action), clean_text(mask(str(error))))
                 errors += _create_error(action, error)
         self._create_errors = tuple(errors)
         return any(isinstance(action, Purge) for action in decision.actions)

@@ -26,11 +26,12 @@ _PARTS = ("incidents", "events", "history", "attempts", "verdict")
 
 
 def masked_observation(seen: Observation, mask: Masking) -> Observation:
-    """Return an observation whose status and last words of nodes do not show secrets."""
+    """Return an observation whose status, last words of nodes and errors do not show secrets."""
     if mask is str:
         return seen
     status = None if seen.status is None else masked_status(seen.status, mask)
-    return dataclasses.replace(seen, nodes=_masked(seen.nodes, mask), status=status)
+    errors = _masked(seen.create_errors, mask)
+    return dataclasses.replace(seen, nodes=_masked(seen.nodes, mask), create_errors=errors, status=status)
 
 
 def masked_status(status: JobStatus, mask: Masking) -> JobStatus:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 
+import pytest
+
+from rallypoint.backends.contract import ActionError
 from rallypoint.backends.requests import submit_or_adopt
 from rallypoint.backends.supervise import supervise
 from rallypoint.job import ElasticJob
 from rallypoint.supervision.observation import Observation
-from rallypoint.supervision.record import JobRecord
+from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire.env import MASKED
 from tests.backends.fake import FakeBackend, World
 
@@ -31,7 +34,27 @@ class Dying(FakeBackend):
 
 async def test_the_last_words_of_a_node_are_masked() -> None:
     """The record holds them with `***` in the secret's place, and so do all that read the record."""
-    backend = Dying(World(pause=0.005))
+    record = await supervised(Dying(World(pause=0.005)))
+
+    assert "cannot log in with ***" in record.to_json()
+    assert SECRET not in record.to_json()
+
+
+async def test_an_error_that_quotes_a_value_of_a_node_is_masked(caplog: pytest.LogCaptureFixture) -> None:
+    """An API server refuses a pod, and its answer quotes a variable: neither log nor record shows it."""
+    world = World(pause=0.005)
+    world.failures = [ActionError(f"Pod is invalid: env[0].value: {SECRET}", fatal=True)]
+
+    record = await supervised(FakeBackend(world))
+
+    assert record.phase is Phase.FAILED
+    for text in (record.to_json(), caplog.text):
+        assert "Pod is invalid: env[0].value: ***" in text
+        assert SECRET not in text
+
+
+async def supervised(backend: FakeBackend) -> JobRecord:
+    """Run a job whose environment holds the secret."""
     job = {
         "name": "digits",
         "entrypoint": "train.py",
@@ -45,5 +68,4 @@ async def test_the_last_words_of_a_node_are_masked() -> None:
     record = await supervise(backend, "digits", holder="test", poll=0.01)
 
     assert record is not None
-    assert "cannot log in with ***" in record.to_json()
-    assert SECRET not in record.to_json()
+    return record

@@ -139,6 +139,10 @@ class Looker:
             return ()
         backend = await self._backend(place)
         found = await asyncio.wait_for(tail_of(backend, seen.stored, role, lines=lines, rank=rank), self._patience)
+        # Meanwhile the job may have started again, with another secret.
+        seen = await self._own(place, task)
+        if seen is None or seen.stored is None:
+            return ()
         return await asyncio.to_thread(_masked, found.lines, seen.stored.plan)
 
     async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:

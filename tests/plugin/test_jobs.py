@@ -7,6 +7,7 @@ import dataclasses
 import json
 import threading
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -363,3 +364,24 @@ async def test_the_secrets_of_a_role_are_masked_and_looked_for_in_a_thread():
     assert line.text == "got ***"
     assert threads
     assert threading.main_thread() not in threads
+
+
+async def test_a_secret_of_an_attempt_that_starts_while_its_log_is_read_is_masked():
+    """The plan of the new attempt knows it."""
+    now = [0.0]
+
+    class Restarting(Shelf):
+        env: ClassVar[dict[str, str]] = {"PW": "first-secret", MASKED: '[["PW", 0, 12]]'}
+
+        async def load(self, name):
+            stored = await super().load(name)
+            return stored and dataclasses.replace(stored, plan=dataclasses.replace(PLAN, env=self.env))
+
+        async def tail(self, name, *, lines, rank=None):
+            type(self).env = {"PW": "other-secret", MASKED: '[["PW", 0, 12]]'}
+            now[0] += FRESH
+            return Tail(lines=(LogLine(rank=0, stream="out", text="got other-secret", cursor=""),), cursor="")
+
+    looker = Looker(lambda place: Restarting(scenes.running()), access=HERE, clock=lambda: now[0])
+
+    assert [line.text for line in await looker.tail(task(), 0, lines=9)] == ["got ***"]

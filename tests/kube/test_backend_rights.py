@@ -13,8 +13,10 @@ from rallypoint.backends.contract import BackendError, ConflictError
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
-from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE, JobRef
+from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE, JobRef, network_policy
+from rallypoint.backends.kubernetes.names import roles_secret as roles_secret_name
 from rallypoint.backends.kubernetes.rbac import NETWORK, NODES, SUPERVISOR, TLS, WRAPPERS, Grant, allows, rbac
+from rallypoint.backends.kubernetes.roles.blueprint import roles_secret
 from rallypoint.backends.kubernetes.watching.cluster import joined
 from rallypoint.backends.requests import request_resumption, request_suspension
 from rallypoint.job import load_job
@@ -22,6 +24,7 @@ from rallypoint.supervision.actions import CreateCoordinator, CreateNode, Purge,
 from rallypoint.supervision.observation import NodeState
 from rallypoint.supervision.record import Phase
 from rallypoint.wire.plan import Kind
+from rallypoint.wire.tls import AUTHORITY_KEY, PEER_FILES
 from tests.emulator.controllers.api import Api
 from tests.emulator.controllers.kueue import Queues
 from tests.emulator.options import Options
@@ -143,7 +146,7 @@ async def test_who_may_nothing_is_told_so_before_anything_is_created(guarded, tm
 
 
 async def test_tls_and_network_policies_take_the_rights_that_are_printed_for_them(tmp_path, home):
-    """`manifests rbac --tls --network-policies`: each verb is used, and no other."""
+    """`manifests rbac --tls --network-policies`: each verb is used, and no other. Another submission has another policy."""
     with granted(tmp_path, tls=True, network=True) as stage:
         backend = supervisor_of(stage, tmp_path)
         try:
@@ -158,6 +161,14 @@ async def test_tls_and_network_policies_take_the_rights_that_are_printed_for_the
             async with joined(backend.access) as cluster:
                 ref = JobRef(name="digits", uid=record.uid, namespace=stage.namespace)
                 assert await AttemptSecrets(cluster, clock=lambda: time.time() + LIFETIME / 2).renew(ref, 1)
+                for attempt, value in ((2, "10.0.0.0/28"), (3, "10.0.0.0/24"), (4, "off")):
+                    record = dataclasses.replace(record, attempt=attempt)
+                    blueprint = backend.plan(stage.job(tls="auto", network_policy=value))
+                    await backend.save(record, version=(await backend.load("digits")).version, blueprint=blueprint)
+                    await backend.act(record, blueprint.plan, CreateCoordinator(attempt=attempt, term=1))
+                    policy = await cluster.get("networkpolicies", network_policy(ref))
+                    admitted = policy and policy["spec"]["ingress"][1]["from"]
+                    assert admitted == (None if value == "off" else [{"ipBlock": {"cidr": value}}])
         finally:
             await backend.close()
         user = f"system:serviceaccount:{stage.namespace}:{SUPERVISOR_ROLE}"
@@ -168,6 +179,26 @@ async def test_tls_and_network_policies_take_the_rights_that_are_printed_for_the
     every = (*SUPERVISOR, *TLS, *NETWORK)
     ours = {use for use in uses if use[1] != "nodes"}
     assert [use for use in ours if not allows(every, group=use[0], resource=use[1], verb=use[2])] == []
+
+
+async def test_the_secret_of_roles_gets_certificates_when_tls_is_wanted(tmp_path, home):
+    """A finished job may be submitted again with `tls`; with the certificates there, or without `tls`, it stays as it is."""
+    with granted(tmp_path, tls=True) as stage:
+        backend = supervisor_of(stage, tmp_path)
+        try:
+            its, kept = await backend._its(), []
+            job = JobRef(name="rl", uid="0123456789abcdef", namespace=stage.namespace)
+            files = dict.fromkeys((*PEER_FILES, AUTHORITY_KEY), "pem")
+            for certificates in (None, None, files, files, None):
+                await its.actor.ensure("secrets", roles_secret(job, "token", certificates))
+                kept.append(await its.cluster.get("secrets", roles_secret_name(job)))
+        finally:
+            await backend.close()
+
+    assert [set(secret["data"]) - {"token"} for secret in kept] == [set(), set(), set(files), set(files), set(files)]
+    uids = [secret["metadata"]["uid"] for secret in kept]
+    assert (uids[0], uids[2]) == (uids[1], uids[4])
+    assert uids[1] != uids[2]
 
 
 @contextlib.asynccontextmanager

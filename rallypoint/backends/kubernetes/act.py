@@ -25,6 +25,7 @@ from rallypoint.backends.kubernetes.exclusion import (
     lost_hosts,
 )
 from rallypoint.backends.kubernetes.labels import UID
+from rallypoint.backends.kubernetes.leftovers import bring_up_to_date
 from rallypoint.backends.kubernetes.machines import LostPods
 from rallypoint.backends.kubernetes.manifests.blueprint import service_ports
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
@@ -162,14 +163,15 @@ class Actor:
             await self._create_pod(record, spec, plan, ref, action)
 
     async def ensure(self, kind: str, manifest: Mapping[str, Any]) -> None:
-        """Create an object unless it is there; one of its name that is another's is an error."""
+        """Create an object unless it is there, as it is in `manifest`; one of its name that is another's is an error."""
         name = manifest["metadata"]["name"]
         try:
             created: Mapping[str, Any] = await self._cluster.create(kind, manifest)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
-            created = await self._there(kind, name, manifest["metadata"]["labels"][UID])
+            found = await self._there(kind, name, manifest["metadata"]["labels"][UID])
+            created = await bring_up_to_date(self._cluster, kind, manifest, found)
         if kind == "pods":
             self._cluster.cache.pods.put(created)
 

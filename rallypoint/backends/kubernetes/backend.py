@@ -35,6 +35,7 @@ from rallypoint.backends.kubernetes.dryrun import check
 from rallypoint.backends.kubernetes.heartbeat import BEAT, read_pulse
 from rallypoint.backends.kubernetes.hold import Holds
 from rallypoint.backends.kubernetes.lease import SILENT
+from rallypoint.backends.kubernetes.leftovers import remove_network_policy
 from rallypoint.backends.kubernetes.machines import LostPods, Machines, loss_clocks
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, draw_one
 from rallypoint.backends.kubernetes.manifests.kueue import queue_of
@@ -208,10 +209,15 @@ class KubernetesBackend(Backend):
     async def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None = None) -> Stored:
         """Patch the job's ConfigMap at its version."""
         its = await self._its()
-        if blueprint is not None:
-            await self._check(its, blueprint)
-            await its.store.keep_function(record, blueprint)
-        return await its.store.save(record, version=version, blueprint=blueprint)
+        if blueprint is None:
+            return await its.store.save(record, version=version, blueprint=None)
+        await self._check(its, blueprint)
+        await its.store.keep_function(record, blueprint)
+        before = await its.store.load(record.name)
+        saved = await its.store.save(record, version=version, blueprint=blueprint)
+        if before is not None and before.plan.network_policy and not blueprint.plan.network_policy:
+            await remove_network_policy(its.cluster, its.store.ref(record))
+        return saved
 
     async def observe(self, record: JobRecord) -> Observation:
         """Look at what the watches told of, or ask where they are not up to date."""

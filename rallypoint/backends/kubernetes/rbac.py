@@ -122,7 +122,7 @@ NETWORK = (
     Grant(
         group="networking.k8s.io",
         resource="networkpolicies",
-        verbs=("create", "get"),
+        verbs=("create", "delete", "get", "patch"),
         why="lets only a job's own pods connect to it",
     ),
 )

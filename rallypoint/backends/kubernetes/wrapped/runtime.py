@@ -10,7 +10,8 @@ from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.kubernetes.attempt_secrets import AttemptSecrets
 from rallypoint.backends.kubernetes.client import MERGE_PATCH, parse
 from rallypoint.backends.kubernetes.errors import ApiError, action_error
-from rallypoint.backends.kubernetes.labels import END
+from rallypoint.backends.kubernetes.labels import END, UID
+from rallypoint.backends.kubernetes.leftovers import bring_up_to_date
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import MANIFEST_KEY
 from rallypoint.backends.kubernetes.names import JobRef
@@ -191,12 +192,17 @@ class Wrapped:
             raise action_error(error, what=what) from error
 
     async def _let_in(self, ref: JobRef, plan: Plan) -> None:
-        """Create the job's NetworkPolicy unless it exists."""
+        """Create the job's NetworkPolicy, or give the one that exists the rules of the plan."""
+        policy = network_policy_of(ref, plan)
         try:
-            await self._cluster.create("networkpolicies", network_policy_of(ref, plan))
+            await self._cluster.create("networkpolicies", policy)
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise
+            found = await self._cluster.get("networkpolicies", policy["metadata"]["name"])
+            if found is None or (found["metadata"].get("labels") or {}).get(UID) != ref.uid:
+                raise
+            await bring_up_to_date(self._cluster, "networkpolicies", policy, found)
 
     async def _ensure(self, record: JobRecord, plan: Plan, manifest: dict[str, Any]) -> None:
         wrappers = self._wrappers(plan)

@@ -174,6 +174,7 @@ class Forged:
         self.logs: Any = None
         self.seen: int | None = None
         self.calls: list[float] = []
+        self.delay = 0.0
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         self.asked.append((request.raw_path, request.headers.get("Authorization", "")))
@@ -182,6 +183,7 @@ class Forged:
         if request.path == "/api/jobs/" and request.method == "GET":
             return self._told(self.jobs)
         if request.path.endswith("/logs"):
+            await asyncio.sleep(self.delay)
             return web.json_response(self.logs or {"logs": self.line})
         if request.path == "/v1/ping":
             return web.json_response({"value": {}})
@@ -261,6 +263,26 @@ async def test_a_ledger_that_answers_at_once_is_asked_five_times_a_second(
         watching.cancel()
         await asyncio.wait([watching])
         assert program.calls[5] - program.calls[0] > 0.7, told
+
+
+async def test_the_tab_does_not_search_for_a_ledger_at_each_look(forged: tuple[Forged, RayBackend], tmp_path: Path) -> None:
+    """An author can write a DAG with a thousand tasks, whose jobs are all on a cluster that answers with 32 MiB."""
+    program, backend = forged
+    program.line = ""
+    program.delay = 0.5
+    cluster = RayBackend(Access(address=backend.access.url, read_only=True))
+    looker = Looker(lambda place: cluster, access=LiveAccess(connections=frozenset({"ray"}), home=tmp_path))
+    key, advice = TaskKey(dag_id="d", run_id="r", task_id="t"), set()
+    try:
+        for number in range(20):
+            handle = {"name": f"job{number}", "backend": "ray", "conn_id": "ray"}
+            advice.add((await looker.look(TaskSeen(key=key, tries={"x": 1}, handle=handle))).advice)
+    finally:
+        await looker.close()
+
+    assert len(advice) == 1
+    assert "no ledger with job records runs" in advice.pop()
+    assert [path for path, _ in program.asked].count("/api/jobs/") == 1
 
 
 async def test_a_log_that_is_no_text_announces_no_ledger(forged: tuple[Forged, RayBackend]) -> None:

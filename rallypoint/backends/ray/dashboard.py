@@ -55,6 +55,10 @@ _LARGEST_ANSWER, _VALUES = 32 << 20, 1 << 20
 #: Characters of the longest line that announces a ledger, and of the end of a text that an error shows a line of.
 _LONGEST_LINE, _END = 4096, 1 << 16
 
+#: In Airflow's API server, a search for the ledger that failed is repeated after so many times the seconds that it took, and
+#: after so many seconds at the latest: an answer of any program on the cluster may take seconds to parse.
+_REST, _LONGEST_REST = 10.0, 60.0
+
 #: Ids of Ray jobs and keys of ledgers that are used in requests.
 _SUBMISSION, _KEY = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII), re.compile(r"[A-Za-z0-9_-]{16,200}", re.ASCII)
 
@@ -80,6 +84,8 @@ class Cluster:
         self._session: aiohttp.ClientSession | None = None
         self._ledger: tuple[str, str] | None = None
         self._finding = asyncio.Lock()
+        self._failure: tuple[type[BackendError], str] = (BackendError, "")
+        self._rest_until = 0.0
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
@@ -241,18 +247,33 @@ class Cluster:
         async with self._finding:
             if self._ledger is not None and self._ledger[0] != lost:
                 return self._ledger
-            self._ledger = None
-            own = await self._latest()
-            for submission in own:
-                found = await self._line(submission)
-                if found is not None and await self._answers(found):
-                    self._ledger, self._found = found, True
-                    return found
-            if reading and not own and not self._found and not await self._lives():
-                raise NoLedgerError(f"no job was submitted to namespace {self.access.namespace!r} of the Ray cluster")
-            self._ledger = await self.bootstrap(job or f"rallypoint-ledger-{secrets.token_hex(4)}")
-            self._found = True
-            return self._ledger
+            loop = asyncio.get_running_loop()
+            begun = loop.time()
+            if begun < self._rest_until:
+                kind, text = self._failure
+                raise kind(text)
+            try:
+                return await self._search(job, reading=reading)
+            except (BackendError, asyncio.CancelledError) as error:
+                if self.access.read_only:
+                    silent = f"the Ray dashboard at {self.access.url} did not answer in time"
+                    self._failure = (type(error), str(error)) if isinstance(error, BackendError) else (BackendError, silent)
+                    self._rest_until = loop.time() + min(_REST * (loop.time() - begun), _LONGEST_REST)
+                raise
+
+    async def _search(self, job: str, *, reading: bool) -> tuple[str, str]:
+        self._ledger = None
+        own = await self._latest()
+        for submission in own:
+            found = await self._line(submission)
+            if found is not None and await self._answers(found):
+                self._ledger, self._found = found, True
+                return found
+        if reading and not own and not self._found and not await self._lives():
+            raise NoLedgerError(f"no job was submitted to namespace {self.access.namespace!r} of the Ray cluster")
+        self._ledger = await self.bootstrap(job or f"rallypoint-ledger-{secrets.token_hex(4)}")
+        self._found = True
+        return self._ledger
 
     async def find(self, uid: str) -> None:
         """Submit the Ray job of a submission, and wait for it unless the ledger is known."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import inspect
 import logging
 import os
@@ -85,6 +86,13 @@ settings.load_profile("rallypoint")
 def pytest_configure() -> None:
     """Let Ctrl-C interrupt: a shell that starts tests in the background has it ignored, and what is ignored is inherited."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.set_threshold(100_000, 50, 100)
+
+
+def pytest_collection_finish() -> None:
+    """Keep what lives until the end out of garbage collections: they took a sixth of the CPU time of the unit tests."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

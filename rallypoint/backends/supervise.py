@@ -38,10 +38,8 @@ async def supervise(
 ) -> JobRecord | None:
     """Drive a job to its end; return its final record, or None when it was deleted (or is not there).
 
-    The job is the one that was there first: one submitted under its name after its deletion is another.
-
-    While another process holds the job this one only looks on, and takes over when that one is gone. Failures of the backend
-    (an `OSError`, too) are logged and tried again, ever more slowly. Cancelling leaves the job to the next supervisor.
+    A job that is submitted with the same name after a deletion is another job. While another process holds the job, this
+    one waits to take over. Failures of the backend (also `OSError`) are retried. Cancelling leaves the job to others.
 
     Args:
         backend: where the job runs.

@@ -117,6 +117,7 @@ async def test_wait_reschedule_timeout_then_the_whole_job(place: ClusterSite, em
     assert (ended.phase, len(ended.charges)) == (Phase.SUCCEEDED, 0)
 
 
+@pytest.mark.extended
 async def test_force_gives_pods_no_grace(place: ClusterSite) -> None:
     """With `fault-scheduling: force` the pods of a restart are deleted at once, whatever their grace is."""
     wanted = spec(place, {"fault-scheduling": "force"}, recovery={"stop_grace_period": "10m"})

@@ -80,6 +80,7 @@ def test_a_command_line_with_settings_from_the_environment(place: Path, monkeypa
     running.ends()
 
 
+@pytest.mark.extended
 def test_an_interrupted_submission_leaves_the_job_running(place: Path) -> None:
     """Ctrl-C ends the caller with KeyboardInterrupt, once; the job ends by itself later."""
     script = (

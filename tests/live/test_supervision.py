@@ -80,6 +80,7 @@ def test_a_node_that_does_not_start_and_does_not_end(tmp_path: Path, home: Path)
     cli("delete", job.name)
 
 
+@pytest.mark.extended
 def test_everything_vanishes_at_once(tmp_path: Path, home: Path) -> None:
     """As in a power cut: no exit file, no supervisor. The next one takes every process for lost, and the job goes on."""
     job = Job.write(tmp_path, home, 20, 0.05, endless=True, nodes=2).submit()

@@ -56,6 +56,7 @@ def trusting(folder: Path) -> ssl.SSLContext:
     return context
 
 
+@pytest.mark.extended
 @pytest.mark.usefixtures("light")
 def test_a_local_job_with_tls_trains_through_faults(tmp_path: Path, home: Path) -> None:
     """An agent and the coordinator are lost and replaced; the port takes no plain request; keys are the owner's alone."""

@@ -82,7 +82,8 @@ def test_a_standalone_script_comes_back_by_default(torch_job: Agents) -> None:
     assert (torch_job.work / "step.4.2").exists()
 
 
-@pytest.mark.parametrize("nodes", [pytest.param(1, id="one node"), pytest.param(2, id="two nodes", marks=pytest.mark.extended)])
+@pytest.mark.extended
+@pytest.mark.parametrize("nodes", [pytest.param(1, id="one node"), pytest.param(2, id="two nodes")])
 def test_the_given_port_has_the_store_of_each_round(torch_job: Agents, nodes: int) -> None:
     """A script that knows the port finds the store after a fault as well; on two nodes the coordinator has that port, too."""
     port = free_port()

@@ -108,6 +108,7 @@ def test_what_the_script_has_recorded_stays(light_job: Agents) -> None:
     assert ["the script's own" in text for text in texts] == [True, True]
 
 
+@pytest.mark.extended
 def test_our_frames_are_in_no_traceback(job: Agents) -> None:
     """Of loaders, backward passes, collectives, what saves and what ends; printed by the script, a logger and Python."""
     run = job.run("--standalone", "--nproc-per-node", 1, "--max-restarts", 1, FAILING, job.work)

@@ -24,6 +24,7 @@ from rallypoint.plugin.live_access import LiveAccess
 from rallypoint.plugin.task import TaskKey, TaskSeen
 from rallypoint.supervision.record import JobRecord, Phase
 from rallypoint.wire import codec
+from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.fence import Fence
 from rallypoint.wire.line import Verb
 from rallypoint.wire.role_plans import role_plan
@@ -103,7 +104,7 @@ async def test_the_tab_shows_no_job_of_another_task(mine: Path, home: Path, plan
     task = TaskSeen(key=key, tries={"my-ti": 1}, handle={"name": "mine", "backend": "local"})
     try:
         page = await looker.look(task)
-        with pytest.raises(BackendError, match="the place of job 'mine'"):
+        with pytest.raises(RallypointError, match="the place of job 'mine'"):
             await looker.tail(task, 0, lines=5)
     finally:
         await looker.close()

@@ -10,7 +10,6 @@ import json
 import ssl
 import sys
 import time
-import tracemalloc
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -27,10 +26,9 @@ from cryptography.x509.oid import NameOID
 from rallypoint.backends import registry
 from rallypoint.backends.contract import BackendError, JobNotFoundError
 from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
-from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.backend import RayBackend
-from rallypoint.backends.ray.dashboard import Cluster, announced, read_line
+from rallypoint.backends.ray.dashboard import Cluster
 from rallypoint.backends.site import Site
 from rallypoint.plugin.jobs import Looker
 from rallypoint.plugin.live_access import LiveAccess, open_live
@@ -41,6 +39,7 @@ from rallypoint.provider.connections.locating import Located, locate
 from rallypoint.provider.place import Place
 from rallypoint.provider.sensing.watching import JobConditionTrigger
 from tests.live.test_trigger_blocks import LONGEST, Beats, no_collections
+from tests.ray.test_ledger_lines import line
 from tests.waiting import eventually_async
 
 Serve = Callable[..., Awaitable[str]]
@@ -158,8 +157,6 @@ def test_the_authority_of_a_connection(tmp_path: Path) -> None:
 
 # --- A dashboard or a ledger that another program on the cluster has replaced ----------------------------------------------
 
-KEY = "k" * 43
-
 
 class Forged:
     """A dashboard and a ledger of a program that answers as it likes."""
@@ -208,10 +205,6 @@ async def forged(serve: Serve) -> AsyncIterator[tuple[Forged, RayBackend]]:
     backend = RayBackend(Access(address=url, token="of the dashboard"))
     yield program, backend
     await backend.close()
-
-
-def line(url: str, key: str = KEY) -> str:
-    return f"{calls.LINE}{json.dumps({'url': url, 'key': key})}\n"
 
 
 DEEP = b"[" * 200_000
@@ -315,74 +308,6 @@ async def test_a_large_answer_does_not_stop_the_event_loop(forged: tuple[Forged,
 
     beating.cancel()
     assert max(beats.blocks) <= LONGEST
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        *(
-            "RALLYPOINT_LEDGER {",
-            "RALLYPOINT_LEDGER [1]",
-            'RALLYPOINT_LEDGER {"url": 1, "key": 2}',
-            "RALLYPOINT_LEDGER " + "[" * 5000,
-        ),
-        *(
-            line("http://127.0.0.1:80/internal?x="),
-            line("http://u:p@127.0.0.1:80"),
-            line("http://127.0.0.1:80#a"),
-            line("http://["),
-        ),
-        *(line("https://127.0.0.1:80"), line("http://127.0.0.1"), line("http://127.0.0.1:99999"), line("file:///etc/passwd")),
-        *(line("http://169.254.169.254:80"), line("http://metadata.internal:80"), line("http://0.0.0.0:80")),
-        *(line("http://10.0.0.1:80", "k\r\nX-Evil: 1" + KEY), line("http://10.0.0.1:80", "short")),
-    ],
-)
-def test_a_line_that_no_ledger_wrote_names_no_ledger(text: str) -> None:
-    """Any Ray job can print one; the API server of Airflow would send a request to where it says."""
-    assert read_line(text.strip(), dashboard="http://127.0.0.1:8265") is None
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        pytest.param("", "\nmore\n", id="first"),
-        pytest.param("text\r\n\n", "", id="last"),
-        pytest.param("\n" * (4 << 20), "\n" * (4 << 20), id="among millions of lines"),
-        pytest.param(f"x {calls.LINE}{{}}\n", "\n" + line("http://10.0.0.1:99"), id="among others"),
-    ],
-)
-def test_a_ledger_is_found_in_a_log_of_any_size(before: str, after: str) -> None:
-    """A list of all lines of 32 MiB would need a second of the event loop, and hundreds of megabytes."""
-    told = line("http://10.0.0.7:41000").strip()
-    log = before + told + after
-    tracemalloc.start()
-    try:
-        assert announced(log) == told
-        assert tracemalloc.get_traced_memory()[1] < 100_000
-    finally:
-        tracemalloc.stop()
-
-
-@pytest.mark.parametrize("log", ["", "text", f"x{calls.LINE}", f"text\n {calls.LINE}{{}}"])
-def test_another_log_announces_no_ledger(log: str) -> None:
-    """The line has to begin with the mark."""
-    assert announced(log) == ""
-
-
-@pytest.mark.parametrize(
-    ("url", "dashboard", "used"),
-    [
-        ("http://10.0.0.7:41000", "http://ray-head:8265", True),
-        ("http://[fd00::7]:41000", "https://ray-head:8265", True),
-        ("http://ray-head:41000", "http://ray-head:8265", True),
-        ("http://127.0.0.1:41000", "http://localhost:8265", True),
-        ("http://127.0.0.1:41000", "http://ray-head:8265", False),
-        ("http://[::1]:41000", "http://10.0.0.1:8265", False),
-    ],
-)
-def test_a_ledger_is_at_an_address_of_the_cluster(url: str, dashboard: str, *, used: bool) -> None:
-    """Never on the machine of the client, unless the dashboard is there."""
-    assert read_line(line(url).strip(), dashboard=dashboard) == ((url, KEY) if used else None)
 
 
 async def test_a_broken_line_of_another_job_is_skipped(forged: tuple[Forged, RayBackend]) -> None:

@@ -2,7 +2,7 @@
 
 `python tools/check.py` runs `make test`, `python tools/check.py lint unit` some of its parts. `--all` (`make test-all`) adds
 tests marked `extended`, long tests in full size (tests/scale.py) and a real Airflow. The exit code is 0 only if every part
-passed; the last line adds up pytest's closing lines. Parts that use one core run first, five at a time, and print their output
+passed; the last line adds up pytest's closing lines. Parts that use one core run first, four at a time, and print their output
 when they end; the others run alone, one after the other. No test is run twice: a test that fails once is a defect of the test
 or of the code.
 """
@@ -37,13 +37,13 @@ APART = (*LIVE, "tests/packaging")
 
 #: Unit tests by folders, each part in a process of its own: it imports and reads only what these need. All others are one part.
 UNIT = {
-    "kube": ("tests/kube",),
+    "kube": ("tests/kube", "tests/emulator_tests"),
     "agent": ("tests/agent", "tests/capabilities", "tests/training"),
     "jobs": ("tests/backends", "tests/cli", "tests/job", "tests/supervision", "tests/wire"),
 }
 
 #: So many parts of one core run side by side, on two cores: a third of the time is waiting, of the part `kube` two thirds.
-SIDE_BY_SIDE = 5
+SIDE_BY_SIDE = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,13 +79,13 @@ PARTS = (
     Part(name="language", group="lint", command=("python", "tools/language.py", "check")),
     Part(name="ruff check", group="lint", command=("ruff", "check", ".")),
     Part(name="ruff format", group="lint", command=("ruff", "format", "--check", ".")),
-    # Six on two cores: most of what these do is to wait for a lease, a grace or a round. Files come in the order that
+    # Five on two cores: most of what these do is to wait for a lease, a grace or a round. Files come in the order that
     # tests/conftest.py gives them.
     Part(
         name="live tests",
         group="live",
         command=(
-            *("pytest", "-q", "-n", "6", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20"),
+            *("pytest", "-q", "-n", "5", "--dist", "loadfile", "--no-loadscope-reorder", "--durations", "20"),
             *(*LIVE, *(f"--ignore={path}" for path in AIRFLOW)),
         ),
         alone=True,

@@ -286,7 +286,7 @@ class _ElasticRoles:
         return dataclasses.replace(blueprint, plan=own, claimant=role_claimant(record))
 
     async def _again(self, stored: Stored, whole: JobRecord, plan: Plan, key: UnitKey, owner: str) -> None:
-        """Have the job of a role begin again; in a new attempt, which a new submission may have begun, by the plan of now."""
+        """Start the job of a role again, with the plan of the new submission if this attempt belongs to one."""
         record, changed = stored.record, stored.plan.digest != whole.digest
         anew = changed or _attempt(record.owner) != key.attempt  # what Ray is asked for may change with the same digest
         if record.finished and record.released:

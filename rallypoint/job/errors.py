@@ -64,7 +64,7 @@ class JobError(RallypointError):
 def redacting(redact: Redact) -> Iterator[None]:
     """Hide secrets in all errors of this context.
 
-    It is done before a value is cut or quoted: afterwards, nobody would find a secret in the text.
+    Secrets are replaced before a value is cut or quoted, because a search for a secret would not find a part of it.
     """
     token = _redact.set(redact)
     try:

@@ -199,7 +199,7 @@ class _Mask:
         return [secret for secret in self._secrets if secret[:_SHORTEST] in found]
 
     def _compared(self, text: str, begun: Sequence[str]) -> int:
-        """Return how many characters a search for secrets compares at the most; a beginning may overlap with itself."""
+        """Return an upper limit of the characters that a search for secrets compares; a beginning may overlap with itself."""
         beginnings = {secret[:_SHORTEST] for secret in begun}
         return sum(_SHORTEST * text.count(begin) * self._beginnings[begin] for begin in beginnings)
 

@@ -65,7 +65,7 @@ NODES = (node(ready=True) + node(ready=False)) * 500
 BOOKMARK = event("BOOKMARK", {"metadata": {"resourceVersion": "9"}})
 LONG_ERROR = event("ERROR", {"code": 500, "reason": "r" * 100_000, "message": "A" * (8 << 20)})
 
-#: Which watch is told what, in how many blocks.
+#: By kind of attack: the resource whose watch gets the data, the block, and the number of blocks.
 BLOCKS: dict[str, tuple[str, bytes, int]] = {
     "gzip-lines": ("pods", b"\n" * (1 << 20), 16),
     "gzip-bookmarks": ("pods", BOOKMARK * 10_000, 10),

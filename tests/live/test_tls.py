@@ -29,6 +29,9 @@ from tests.waiting import eventually
 
 pytestmark = pytest.mark.live
 
+#: The first 1,009 bytes of a TLS client's first message, which has 16,000.
+HELLO = b"\x16\x03\x01\x03\xee\x01" + (16_000).to_bytes(3, "big") + b"\x03\x03" + bytes(1000)
+
 
 @pytest.fixture
 def by_hand(tmp_path: Path) -> Iterator[Agents]:
@@ -165,6 +168,37 @@ def test_failed_handshakes_fill_no_log(by_hand: Agents) -> None:
     coordinator.kill()
 
     assert by_hand.drained() < 5000
+
+
+@pytest.mark.parametrize(("agents", "closed"), [(410, False), (1, True)])
+def test_a_coordinator_accepts_as_many_handshakes_as_agents(by_hand: Agents, agents: int, *, closed: bool) -> None:
+    """Over HTTP; 400 unfinished handshakes use more than the 64 MiB that other jobs have."""
+    by_hand.tls = left(by_hand.folder / "tls", "job")
+    by_hand.write_plan(tls="auto", service_type="http", max_nodes=agents)
+    by_hand.coordinator()
+    place = by_hand.folder / "endpoint.json"
+    eventually(place.exists)
+    port = json.loads(place.read_text())["port"]
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(400)]
+        # The beginning of a first message, then a part of its rest: from then on, OpenSSL may allocate all of it.
+        for part in (HELLO, b"\x16\x03\x01\x00\x01\x00"):
+            for client in clients:
+                with contextlib.suppress(OSError):
+                    client.sendall(part)
+            assert shakes_hands(port, by_hand.tls, ssl.TLSVersion.TLSv1_3) == "TLSv1.3"
+
+        assert any(is_closed(client) for client in clients) == closed
+
+
+def is_closed(client: socket.socket) -> bool:
+    """Return whether the other end has closed a connection over which it sends nothing."""
+    try:
+        return client.recv(1, socket.MSG_DONTWAIT) == b""
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
 
 
 def fails_to_shake_hands(port: int, folder: Path) -> None:

@@ -92,7 +92,7 @@ def certified(rule: CertificateRule) -> Middleware:
 
 
 def limits_for(shares: Shares, *, handshakes: int = 0) -> Limits:
-    """Return the limits of a port for all agents of a job; so many unfinished TLS handshakes at once are within them."""
+    """Return the limits of a port for all agents of a job; they allow `handshakes` unfinished TLS handshakes at once."""
     strangers = shares.strangers
     return Limits(
         most=shares.requests,

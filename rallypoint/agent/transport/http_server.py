@@ -41,10 +41,9 @@ T = TypeVar("T")
 class HttpServer:
     """Serves one coordinator of at most `agents` agents on one port.
 
-    Without a `door` there is no roster, and no supervisor is seen.
-
-    `grpc` is the port on which the same coordinator speaks gRPC, 0 where it does not; whoever asks who is there is told as soon
-    as that is `settled`. With a `store` connections that are not HTTP reach the running round's store (`SharedPort`).
+    Without a `door`, the server accepts no roster and does not record requests of supervisors. `grpc` is the gRPC port of the
+    coordinator, or 0; a health check waits until `settled` is set, because its answer contains that port. With a `store`,
+    connections that are not HTTP are forwarded to the store of the current round (`SharedPort`).
     """
 
     def __init__(

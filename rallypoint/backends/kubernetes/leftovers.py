@@ -1,7 +1,7 @@
-"""Objects that an earlier submission of a finished job has left, brought up to date for the plan of now.
+"""Update of the objects that an earlier submission of a job has created to the plan of its new submission.
 
-A job keeps its uid when it is submitted again, and so the names of the objects that serve all of its attempts. None of its pods
-runs when an attempt begins.
+A job keeps its uid when it is submitted again, and the names of the objects that serve all attempts contain the uid. No pod of
+the job runs when an attempt begins.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 async def bring_up_to_date(
     cluster: Cluster, kind: str, manifest: Mapping[str, Any], found: Mapping[str, Any]
 ) -> Mapping[str, Any]:
-    """Return the object of the job as it is now; `found` is what is there. Raises `ApiError`.
+    """Update the existing object `found` if needed and return it. Raises `ApiError`.
 
     A NetworkPolicy gets the rules of `manifest`. A Secret without some of the keys, such as certificates, is replaced: it may
     be immutable.
@@ -40,7 +40,7 @@ async def bring_up_to_date(
 
 
 async def remove_network_policy(cluster: Cluster, job: JobRef) -> None:
-    """Delete the NetworkPolicy of a job that wants none any more; one that cannot be deleted is logged."""
+    """Delete the NetworkPolicy of a job whose plan has none; a failure is logged."""
     name = names.network_policy(job)
     try:
         found = await cluster.get("networkpolicies", name)

@@ -101,7 +101,7 @@ def check_plan(plan: Plan, *, home: Path, host: str) -> None:
     check_writable("RALLYPOINT_HOME", home)
     if plan.logs.log_dir:
         check_writable("logs.dir", Path(plan.logs.log_dir))
-        _check_owner("logs.dir", Path(plan.logs.log_dir), plan.name)
+        _check_log_owner(Path(plan.logs.log_dir), plan.name)
     if plan.checkpoint_dir and "://" not in plan.checkpoint_dir:
         check_writable("checkpoint_dir", Path(plan.checkpoint_dir))
 
@@ -125,13 +125,13 @@ def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:
         )
 
 
-def _check_owner(field: str, folder: Path, name: str) -> None:
+def _check_log_owner(folder: Path, name: str) -> None:
     if not os.path.lexists(folder / name):
         return
     try:
         claim_folder(folder, folder / name)
     except OSError as error:
-        raise SubmitError(f"{field}: cannot use {error.filename or folder}: {error.strerror}") from error
+        raise SubmitError(f"logs.dir: cannot use {error.filename or folder}: {error.strerror}") from error
 
 
 def _check_entrypoint(plan: Plan) -> None:

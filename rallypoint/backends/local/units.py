@@ -334,7 +334,7 @@ def not_own(name: str, user: int) -> str:
 
 
 def prepare_roles(folder: JobFolder, plan: Plan) -> None:
-    """Make the directory of instances and their secret, unless they are there, and write the job's `config`, unless it is that.
+    """Create the directory of instances and their secret if they are missing, and update the file with the job's `config`.
 
     Raises `OSError`, and `UnreadableError` for a secret that is no regular file of text.
     """

@@ -178,7 +178,7 @@ class Watch:
             log.info("the Kubernetes watch of %s expired; the supervisor lists the objects again", self._target.path)
 
     def _failed(self, kind: str) -> bool:
-        """Take note of a failure; return whether to log it."""
+        """Record a failure; return whether to log it."""
         first, self._failing = not self._failing, True
         return first and self._is_due(kind)
 
@@ -191,7 +191,7 @@ class Watch:
         return True
 
     def _gives_up(self, error: BackendError) -> bool:
-        """Return whether the server refuses a watch that can be done without."""
+        """Return whether the server refuses a watch that is optional; then it is not tried again."""
         if not (self._without and isinstance(error, ApiError) and error.status in (401, 403, 404)):
             return False
         self.refused = True
@@ -216,7 +216,7 @@ class Watch:
             )
 
     async def _listen(self) -> tuple[bool, bool]:
-        """Take what is told until the stream ends; return whether there was an event, and whether the stream lasted."""
+        """Process events until the stream ends; return whether there was one, and whether the stream lasted for `_WORTH`."""
         query = {
             **self._target.query,
             "watch": "true",

@@ -35,6 +35,9 @@ _LOOK = 5.0
 #: Seconds before the expiry of a certificate at which warnings start, and seconds between two warnings.
 _SOON, _AGAIN = 86400.0, 3600.0
 
+#: Seconds in which a renewal writes all files, and seconds between two attempts to read them meanwhile.
+_WRITTEN, _PAUSE = 1.0, 0.05
+
 _BEGIN = b"-----BEGIN CERTIFICATE-----"
 
 _OF_SSL = (ssl.SSLError, ssl.SSLCertVerificationError)
@@ -71,7 +74,7 @@ class Tls:
 
     def __init__(self, folder: Path, name: str, *, look: float = _LOOK) -> None:
         self.folder, self.name, self._look = folder, name, look
-        self._loaded = _load(folder)
+        self._loaded = _load_settled(folder)
         self._warned = -_AGAIN
         self._closed = threading.Event()
 
@@ -209,6 +212,27 @@ def _read(folder: Path) -> tuple[bytes, ...]:
         except OSError as error:
             raise ConfigError(f"--tls {folder}: {name} cannot be read: {error.strerror}") from error
     return tuple(texts)
+
+
+def _load_settled(folder: Path) -> _Loaded:
+    """Load files of which a renewal may have written only some; raises `ConfigError` if nobody is writing them."""
+    until = time.monotonic() + _WRITTEN
+    while True:
+        try:
+            return _load(folder)
+        except ConfigError:
+            if time.monotonic() > until or time.time() - _changed(folder) > _WRITTEN:
+                raise
+        time.sleep(_PAUSE)
+
+
+def _changed(folder: Path) -> float:
+    """Return when the youngest of the files was changed, in seconds since the epoch; 0 if there are none."""
+    found = 0.0
+    for name in PEER_FILES:
+        with contextlib.suppress(OSError):
+            found = max(found, (folder / name).stat().st_mtime)
+    return found
 
 
 def _load(folder: Path) -> _Loaded:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from rallypoint.backends.contract import Blueprint, JobNotFoundError
@@ -23,7 +23,7 @@ from rallypoint.report.story import story_of
 from rallypoint.report.summary import summarize
 from rallypoint.supervision.record import Advice, JobRecord
 from rallypoint.wire.env import MASKED
-from rallypoint.wire.masked import mask_spec
+from rallypoint.wire.masked import mask_spec, secrets_in
 
 __all__ = ["Advise", "Ask", "Work", "no_growth", "settle", "submit", "submit_and_leave", "submit_and_wait", "tidy"]
 
@@ -149,7 +149,7 @@ def _advised(work: Work, advice: Advice) -> Work:
 
 
 def _masked(work: Work) -> Work:
-    """Return the job with a note of where the values are that Airflow masks; a manifest of another author stays as it is."""
+    """Return the job with a note of where the values are that Airflow masks; a manifest stays as it is (see `_draw`)."""
     if isinstance(work, FunctionJob):
         return dataclasses.replace(work, job=_with_mask(work.job))
     return _with_mask(work) if isinstance(work, ElasticJob) else work
@@ -186,8 +186,22 @@ def _draw(post: Post, work: Work) -> Blueprint:
         return dataclasses.replace(post.backend.plan(work.job, orphan_policy=post.orphan_policy), function=work.text)
     # Only a cluster takes manifests; its backend is what the operator has opened for one.
     backend: Any = post.backend
-    drawn: Blueprint = backend.plan_manifest(work.manifest, kind=work.kind, orphan_policy=post.orphan_policy)
+    hidden = secrets_in(_texts(work.manifest), redacted)
+    drawn: Blueprint = backend.plan_manifest(work.manifest, kind=work.kind, orphan_policy=post.orphan_policy, hidden=hidden)
     return drawn
+
+
+def _texts(value: Any, name: str = "") -> Iterator[tuple[str, str]]:
+    """Yield the texts of a manifest, those of an environment with the names of their variables."""
+    if isinstance(value, str):
+        yield name, value
+    elif isinstance(value, Mapping):
+        named = value.get("name")
+        for key, inner in value.items():
+            yield from _texts(inner, named if key == "value" and isinstance(named, str) else "")
+    elif isinstance(value, Sequence):
+        for inner in value:
+            yield from _texts(inner)
 
 
 async def _heed(post: Post, rung: asyncio.Event, ask: Ask) -> None:

@@ -21,7 +21,7 @@ from rallypoint.wire.env import MASKED
 if TYPE_CHECKING:
     from rallypoint.wire.plan import Plan
 
-__all__ = ["HIDDEN", "Masking", "mask_of", "mask_of_plan", "mask_spec", "masked_json", "secrets_of"]
+__all__ = ["HIDDEN", "Masking", "mask_of", "mask_of_plan", "mask_spec", "masked_json", "secrets_in", "secrets_of"]
 
 #: Takes the place of a secret; Airflow's own word.
 HIDDEN = "***"
@@ -47,6 +47,10 @@ _CUT = 500
 
 #: What stands where a line was cut (tail.py): behind it, and before the end of a line whose beginning was not read.
 _MARK, _MOST_MARKS = re.compile(r"( \.\.\. \(\d+ bytes more\)|(?:^|(?<=: ))\.\.\. )"), 8
+
+#: Values that are no secrets, whatever the name of their variable, such as TOKENIZERS_PARALLELISM: masked, they would be
+#: missing in each line of a log.
+_SWITCHES = frozenset(("true", "false", "none", "null", "enabled", "disabled"))
 
 #: Comparisons of characters that the secrets of a text may need, and of ends of a text with the beginning of a secret. A script
 #: can write texts in which secrets begin everywhere and end nowhere.
@@ -78,7 +82,7 @@ def mask_spec(env: Mapping[str, str], args: Sequence[str], redact: Callable[[str
 
 def _places(value: str, shown: str, redact: Callable[[str], str]) -> list[tuple[int, int]]:
     """Return where the secrets of a value begin and end: all of the value where they cannot be told apart."""
-    if shown == value:
+    if shown == value or value.strip().lower() in _SWITCHES:
         return []
     whole = [(0, len(value))]
     first, *between = shown.split(HIDDEN)
@@ -124,7 +128,21 @@ def mask_of_plan(plan: Plan) -> Masking:
 
 def secrets_of(plan: Plan) -> tuple[str, ...]:
     """Return the secrets that `mask_of_plan` masks, for the `hidden` of another plan; of too many, enough to mask all."""
-    secrets = _bounded(_values(plan), plan.hidden)
+    return _listed(_bounded(_values(plan), plan.hidden))
+
+
+def secrets_in(values: Iterable[tuple[str, str]], redact: Callable[[str, str], str]) -> tuple[str, ...]:
+    """Return the secrets in values that are given with their names, for the `hidden` of a plan; as `mask_spec` finds them."""
+    found = (
+        value[begin:end]
+        for name, value in values
+        for begin, end in _places(value, redact(name, value), functools.partial(redact, ""))
+        if value[begin:end] != HIDDEN
+    )
+    return _listed(_bounded((), found))
+
+
+def _listed(secrets: Mapping[str, None] | None) -> tuple[str, ...]:
     return (" " * (_MOST_CHARS + 1),) if secrets is None else tuple(secrets)
 
 

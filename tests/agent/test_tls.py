@@ -23,13 +23,13 @@ from rallypoint.agent.clock import monotone_clock
 from rallypoint.agent.coordinator.announcing import Announcer
 from rallypoint.agent.coordinator.shell import Coordinator
 from rallypoint.agent.descriptors import Shares
-from rallypoint.agent.errors import ConfigError, UnreachableError
-from rallypoint.agent.tls import Tls, job_tls, read_tls
+from rallypoint.agent.errors import UnreachableError
+from rallypoint.agent.tls import Tls, read_tls
 from rallypoint.agent.transport.announced import AnnouncedEndpoint, Listener
 from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
 from rallypoint.agent.transport.http_listen import listen
 from rallypoint.agent.transport.tls_port import Secured
-from rallypoint.backends.certificates import new_files
+from rallypoint.backends.certificates import new_files, renewed
 from rallypoint.capabilities.snapshots.replica_frames import ReplicaError
 from rallypoint.capabilities.snapshots.replica_server import ReplicaServer, ReplicaShelf
 from rallypoint.capabilities.snapshots.replicas import send
@@ -37,7 +37,6 @@ from rallypoint.wire.connections import Limits
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, Assignment, Continue
 from rallypoint.wire.paths import REPORT_PATH, STATUS_PATH
-from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.roster import AgentAddress, Roster
 from rallypoint.wire.tls import AUTHORITY, CERTIFICATE, KEY, peer_name
 from tests.agent.fakes import TOKEN, TWO, MemorySink, new_state, report
@@ -107,7 +106,6 @@ def strangers(tmp_path: Path) -> dict[str, Tls | None]:
 def expired(tmp_path: Path) -> Tls:
     """Return a certificate of the right authority that is over."""
     files = {name: (tmp_path / "ours" / name).read_text() for name in (AUTHORITY, CERTIFICATE, KEY, "ca.key")}
-    from rallypoint.backends.certificates import renewed
 
     now = time.time() - 7200
     return read_tls(write(tmp_path / "expired", renewed(files, JOB, now, lifetime=3600)), JOB)
@@ -278,53 +276,6 @@ def not_after(folder: Path) -> str:
     """Return when the certificate in a folder ends."""
     found: str = ssl._ssl._test_decode_cert(str(folder / CERTIFICATE))["notAfter"]  # type: ignore[attr-defined]
     return found
-
-
-def test_files_that_are_wrong_leave_all_as_it_was(ours: Tls, caplog: pytest.LogCaptureFixture) -> None:
-    """Half of a renewal is one of these."""
-    (ours.folder / KEY).write_text("no key\n")
-
-    assert not ours.refresh()
-    assert "it keeps its present TLS certificate" in caplog.text
-
-
-@pytest.mark.parametrize(
-    ("spoil", "why"),
-    [
-        pytest.param(lambda folder: (folder / KEY).unlink(), "tls.key cannot be read: No such file", id="a missing file"),
-        pytest.param(lambda folder: (folder / CERTIFICATE).write_text("x"), "tls.crt", id="no certificate"),
-        pytest.param(
-            lambda folder: left(folder, "letters"), "is for the DNS names letters.rallypoint.internal", id="another job's"
-        ),
-    ],
-)
-def test_a_wrong_folder_is_an_error_that_names_it(tmp_path: Path, spoil, why: str) -> None:
-    """Before anything is started."""
-    folder = left(tmp_path / "ours", JOB)
-    spoil(folder)
-
-    with pytest.raises(ConfigError, match=rf"--tls {folder}: .*") as refused:
-        read_tls(folder, JOB)
-    assert why in str(refused.value)
-
-
-def test_a_plan_that_wants_tls_is_not_carried_out_without() -> None:
-    """Whatever an agent was started with."""
-    plan = Plan(name=JOB, role="trainer", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="x", tls="auto")
-
-    with pytest.raises(ConfigError, match="--tls: is missing"):
-        job_tls(None, plan)
-
-
-def test_the_end_of_a_certificate_is_told_in_time(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A day before, once an hour."""
-    ours = read_tls(left(tmp_path / "ours", JOB, seconds=86400 * 2), JOB)
-    now = time.time()
-    for at in (now, now + 86400 * 1.5, now + 86400 * 1.5 + 60, now + 86400 * 3):
-        ours.warn(at)
-
-    told = [record.getMessage().partition("tls.crt ")[2] for record in caplog.records]
-    assert [line.partition(" ")[0] for line in told] == ["expires", "expired"]
 
 
 def test_a_run_id_that_is_no_name_has_one_all_the_same() -> None:

@@ -139,7 +139,8 @@ class InMemory(AppWrapperOperator):
     def open_backend(self) -> Any:
         fake, drawn = self.fake, self.drawn
 
-        def plan_manifest(manifest, *, kind, orphan_policy):
+        def plan_manifest(manifest, *, kind, orphan_policy, hidden):
+            assert hidden == ()
             from rallypoint.job import load_job
 
             drawn.append((manifest["kind"], kind))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import socket
+import time
 
 import pytest
 
@@ -146,3 +148,15 @@ def test_the_token_of_the_connection_counts(connect, guarded, monkeypatch):
 
     assert fine, told
     assert right not in told
+
+
+def test_a_silent_server_ends_the_test_in_time(connect):
+    """The button keeps a thread of Airflow's API server busy for as long as the test lasts."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        config = kubeconfig(f"http://127.0.0.1:{silent.getsockname()[1]}", "x")
+        connect({"kube_config": config}, "kubernetes")
+        begun = time.monotonic()
+        fine, told = RallypointHook("train", patience=1.0).test_connection()
+
+    assert (fine, told) == (False, "The API server of the cluster did not answer all requests within 1 s")
+    assert time.monotonic() - begun < 5

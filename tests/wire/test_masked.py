@@ -32,6 +32,12 @@ def test_the_place_of_a_secret_is_noted_and_not_the_secret():
     assert mask_spec({**env, MASKED: spec}, args, redact) == spec
 
 
+@pytest.mark.parametrize("value", ["false", "False", "true"])
+def test_a_switch_is_no_secret(value):
+    """Airflow masks by the name of a variable, here for its `TOKEN`; a log without the word `false` cannot be read."""
+    assert mask_spec({"TOKENIZERS_PARALLELISM": value}, (), lambda name, text: "***" if "TOKEN" in name else text) == ""
+
+
 @pytest.mark.parametrize("spec", ["", "x", "{}", "[1]", '[["GONE", 0, 9]]', "[[9, 0, 9]]", '[["A", "x", 9]]', '[["A", 0, 3]]'])
 def test_a_note_that_names_no_secret_masks_nothing(spec):
     """A script can write its own plan; texts of less than five characters would mask too much, as in Airflow."""

@@ -143,10 +143,15 @@ class KubernetesBackend(Backend):
         return draw(job, namespace=self.access.namespace, orphan_policy=orphan_policy)
 
     def plan_manifest(
-        self, manifest: Mapping[str, Any], *, kind: Kind | None = None, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE
+        self,
+        manifest: Mapping[str, Any],
+        *,
+        kind: Kind | None = None,
+        orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE,
+        hidden: tuple[str, ...] = (),
     ) -> Blueprint:
         """Return what `submit` would create for an AppWrapper or a PyTorchJob; see `wrapped.blueprint.draw`."""
-        return draw_wrapped(manifest, namespace=self.access.namespace, kind=kind, orphan_policy=orphan_policy)
+        return draw_wrapped(manifest, namespace=self.access.namespace, kind=kind, orphan_policy=orphan_policy, hidden=hidden)
 
     def plan_as(self, job: ElasticJob, kind: Kind, *, orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE) -> Blueprint:
         """Return what `submit` would create for a job of any kind: as `plan`, or in an object of that kind."""

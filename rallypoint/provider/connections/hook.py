@@ -26,6 +26,7 @@ class RallypointHook(BaseHook):
     """Hook for the place of jobs that a connection describes.
 
     :param conn_id: a connection of type `rallypoint` or `kubernetes`.
+    :param patience: seconds that a test of the connection may take: the *Test* button keeps a thread of the API server busy.
     """
 
     conn_name_attr = "conn_id"
@@ -33,9 +34,9 @@ class RallypointHook(BaseHook):
     conn_type = CONN_TYPE
     hook_name = "Rallypoint"
 
-    def __init__(self, conn_id: str = default_conn_name) -> None:
+    def __init__(self, conn_id: str = default_conn_name, *, patience: float = 15.0) -> None:
         super().__init__()
-        self.conn_id = conn_id
+        self.conn_id, self.patience = conn_id, patience
 
     def locate(self) -> Located:
         """Return the present location of the connection; raises `BackendError`. It may contain secrets: do not store it."""
@@ -49,18 +50,31 @@ class RallypointHook(BaseHook):
         """Check everything that a job needs, and return the problems, one sentence each; creates nothing."""
         try:
             located = self.locate()
+        except RallypointError as error:
+            return False, str(error)
+        try:
             found = self.examine(located)
         except RallypointError as error:
             return False, str(error)
+        except TimeoutError:
+            return False, f"{_whose(located)} did not answer all requests within {self.patience:g} s"
         return found.fine, found.told(_whereabouts(located))
 
     def examine(self, located: Located) -> Findings:
-        """Return the problems of a place; raises `BackendError`."""
+        """Return the problems of a place; raises `BackendError`, and `TimeoutError` after `patience` seconds."""
         from rallypoint.backends import registry  # noqa: PLC0415  brings pydantic
 
+        limited = asyncio.wait_for(registry.examine(located.site, located.credentials), self.patience)
         # In a separate thread, because the caller may run an event loop in this thread.
         with ThreadPoolExecutor(1) as executor:
-            return executor.submit(asyncio.run, registry.examine(located.site, located.credentials)).result()
+            return executor.submit(asyncio.run, limited).result()
+
+
+def _whose(located: Located) -> str:
+    site = located.site
+    if site.kind == LOCAL:
+        return "This machine"
+    return f"The Ray cluster at {site.address}" if site.kind == RAY else "The API server of the cluster"
 
 
 def _whereabouts(located: Located) -> str:

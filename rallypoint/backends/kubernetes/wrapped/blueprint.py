@@ -41,6 +41,7 @@ def draw(
     kind: Kind | None = None,
     job: ElasticJob | None = None,
     orphan_policy: OrphanPolicy = OrphanPolicy.CONTINUE,
+    hidden: tuple[str, ...] = (),
 ) -> Blueprint:
     """Return the blueprint of an AppWrapper or a PyTorchJob; raises `SubmitError` for a manifest that can be none.
 
@@ -50,6 +51,7 @@ def draw(
         kind: what becomes of it: a PyTorchJob may be wrapped, one alone in its wrapper may do without; None is as it is.
         job: what the manifest was made of; None tells what can be read in the manifest itself.
         orphan_policy: of the one who submits.
+        hidden: secrets in the manifest that logs and errors must not show.
     """
     manifest = wrapped_in(manifest, kind or kind_of(manifest))
     _check_namespace(manifest, namespace)
@@ -62,7 +64,8 @@ def draw(
     plan = _plan(job, sets, orphan_policy)
     # The controller has no upper limit of retries, a job file has.
     limit = max(plan.budgets.retry_limit, read.values.get("retry_limit", 0))
-    plan = replaced(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit)
+    hidden = (*plan.hidden, *hidden)
+    plan = replaced(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit, hidden=hidden)
     plan = _of_driver(plan) if plan.kind in RAYS else plan
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)
     record = JobRecord.new(name=plan.name, uid=ref.uid, digest=plan.digest, owner="", now=0.0)

@@ -8,14 +8,24 @@ and forms it on request.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.sanitize import one_line
 
-__all__ = ["MAX_RANKS", "Cursor", "Cursors", "place_of", "rank_limit"]
+__all__ = ["MAX_CURSOR", "MAX_RANKS", "Cursor", "Cursors", "place_of", "rank_limit", "read_places"]
+
+_Place = TypeVar("_Place")
 
 #: The limit of ranks for a job whose size is not known: the ranks of the largest status that is read.
 MAX_RANKS = 16_384
+
+#: Characters of the longest cursor that is read or kept: `MAX_RANKS` places of a pod's log. Others may write a text instead.
+MAX_CURSOR = 2 << 20
+
+#: Digits of the highest rank, and characters of a wrong part that its error shows.
+_DIGITS, _SHOWN = 9, 80
 
 #: Lines after which a new starting point is stored: the cursors of old lines must not keep all lines of a long log in memory.
 _STEPS = 1000
@@ -59,12 +69,6 @@ class Cursors:
         self._start: dict[int, object] = dict(places)
         self._steps: list[tuple[int, object]] = []
 
-    @classmethod
-    def of(cls, cursor: str) -> Cursors:
-        """Return the cursors of a reading that continues at `cursor`. Raises `ValueError` for other texts."""
-        parts = (part.partition("=") for part in cursor.split(";") if part)
-        return cls({int(rank): place for rank, _, place in parts})
-
     def move(self, rank: int, place: object) -> Cursor:
         """Note that a rank was read up to `place`; return the cursor after it."""
         if len(self._steps) == _STEPS:
@@ -76,6 +80,28 @@ class Cursors:
     def now(self) -> Cursor:
         """Return the cursor after the last line."""
         return Cursor(self._start, self._steps, len(self._steps))
+
+
+def read_places(cursor: str, ranks: int, read: Callable[[str], _Place | None]) -> dict[int, _Place]:
+    """Return how far each rank below `ranks` was read; it takes a second for the longest cursor, so use a thread.
+
+    Args:
+        read: returns the place that a text names; None if it names none.
+
+    Raises `ValueError` for a text that is no cursor.
+    """
+    if len(cursor) > MAX_CURSOR:
+        raise ValueError(f"cursor: a text of {len(cursor)} characters is not allowed; expected at most {MAX_CURSOR}")
+    places = {}
+    for part in cursor.split(";") if cursor else ():
+        rank, _, text = part.partition("=")
+        place = read(text) if rank.isdecimal() and rank.isascii() and len(rank) <= _DIGITS else None
+        if place is None:
+            shown = one_line(part[: _SHOWN + 1], _SHOWN)
+            raise ValueError(f"cursor: {shown!r} is not allowed; expected the cursor of a log line of this job")
+        if int(rank) < ranks:
+            places[int(rank)] = place
+    return places
 
 
 def place_of(cursor: Cursor | str) -> str:

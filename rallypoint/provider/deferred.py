@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import Backend
+from rallypoint.backends.cursors import MAX_CURSOR
 from rallypoint.provider.claim import Claim, End, Ending
 from rallypoint.provider.conduct import Post, cancel, conduct, is_local
 from rallypoint.provider.publishing import Publication, publish_interval
@@ -22,7 +23,7 @@ from rallypoint.provider.task_state import TaskKey, may_cancel
 from rallypoint.report.page.published import PAGE_KEY
 from rallypoint.wire.errors import RallypointError
 
-__all__ = ["Deferred", "attend", "give_up", "publication_of"]
+__all__ = ["Deferred", "XComBookmark", "attend", "give_up", "publication_of"]
 
 log = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ async def _post(trigger: Deferred) -> AsyncIterator[Post]:
             backend=backend,
             spawn=trigger.spawn_supervisor,
             log=trigger.log,
-            bookmark=None if ti is None else _XComBookmark(ti=ti),
+            bookmark=None if ti is None else XComBookmark(ti=ti),
             publication=publication_of(trigger),
         )
     finally:
@@ -135,22 +136,26 @@ def _names(ti: TaskKey) -> dict[str, object]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _XComBookmark:
+class XComBookmark:
     """A bookmark of a task instance. Airflow's failures are logged, and cost a few lines told twice."""
 
     ti: TaskKey
+    pull: Callable[[TaskKey, str], object] = _read_xcom
 
     async def read(self) -> str:
         """Return the cursor that was written last, "" where none was."""
         try:
-            kept = await asyncio.to_thread(_read_xcom, self.ti, _LOG_CURSOR_KEY)
+            kept = await asyncio.to_thread(self.pull, self.ti, _LOG_CURSOR_KEY)
         except Exception as error:  # noqa: BLE001  whatever an XCom backend may raise
             log.info(
                 "Cannot read which lines of the job's output are already in the task log, so some lines may appear twice: %s",
                 error,
             )
             return ""
-        return str(kept or "")
+        if kept is None or (isinstance(kept, str) and len(kept) <= MAX_CURSOR):
+            return kept or ""
+        log.info("Ignored the XCom %s, because it is not a text of at most %d characters", _LOG_CURSOR_KEY, MAX_CURSOR)
+        return ""
 
     async def write(self, cursor: str) -> None:
         """Keep a cursor."""

@@ -167,7 +167,7 @@ class _Teller:
                 part = _first(self._lines)
                 texts = await asyncio.to_thread(_texts, part, self._mask)
                 del self._lines[: len(part)]
-                self._cursor = str(part[-1].cursor)
+                self._cursor = await asyncio.to_thread(str, part[-1].cursor)
                 self._log_part(part, texts)
                 await asyncio.sleep(0)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,8 +16,12 @@ from typing import Any
 import pytest
 
 from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.backends.supervise import supervise
 from rallypoint.job import ElasticJob
+from rallypoint.provider.deferred import XComBookmark
 from rallypoint.provider.sensing.watching import JobConditionTrigger
+from rallypoint.provider.sensing.whose import Asker
+from rallypoint.provider.task_log import telling_logs
 from rallypoint.provider.trigger import ElasticTrainingTrigger
 from rallypoint.wire import env
 
@@ -101,3 +106,54 @@ def test_a_trigger_blocks_its_event_loop_for_milliseconds(light: Any, home: Path
     assert ended.payload["end"] == ("failed" if kind == "pattern" else "succeeded")
     assert sensed.payload["found"] == "impossible"
     assert max(beats.blocks) <= LONGEST
+
+
+class Log:
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def info(self, line: str, /, *values: object) -> None:
+        self.lines.append(line % values if values else line)
+
+
+async def told(home: Path, bookmark: object, beats: Beats) -> list[str]:
+    """Run a job that prints a line each 50 ms for a second, and return what its trigger logs."""
+    backend, log = LocalBackend(home), Log()
+    script = "import time\nfor n in range(20): print(n, flush=True); time.sleep(0.05)"
+    job = {"name": "printing", "entrypoint": [sys.executable, "-c", script]}
+    await backend.submit(backend.plan(ElasticJob.model_validate(job)), owner="try-1")
+    kept = XComBookmark(ti=Asker(dag_id="d", run_id="r", task_id="t", map_index=-1), pull=lambda *_: bookmark)
+    supervising = asyncio.create_task(supervise(backend, "printing", holder="try-1"))
+    beating = asyncio.create_task(beats.beat())
+    try:
+        async with telling_logs(backend, "printing", log, ranks=None, bookmark=kept) as task:
+            await asyncio.wait({supervising, task}, timeout=120)
+    finally:
+        beating.cancel()
+    return log.lines
+
+
+@pytest.mark.parametrize(
+    ("bookmark", "complaint"),
+    [
+        pytest.param("".join(f"{rank}=1.1.1.1;" for rank in range(150_000))[:-1], "", id="the longest"),
+        pytest.param("100=1.1.1.1;" * 1_000_000, "", id="too long", marks=pytest.mark.extended),
+        pytest.param("no cursor " * 10_000, "'no cursor ", id="no cursor", marks=pytest.mark.extended),
+        pytest.param({"a": [1]}, "", id="no text", marks=pytest.mark.extended),
+    ],
+)
+def test_a_bookmark_that_somebody_else_wrote_blocks_no_event_loop(
+    light: Any, home: Path, bookmark: object, complaint: str
+) -> None:
+    """Any task may write the XCom in which a task keeps how far it has logged its job's output."""
+    beats = Beats()
+    with no_collections():
+        lines = asyncio.run(told(Path(os.environ[env.HOME]), bookmark, beats))
+
+    print(f"longest blocks {[round(each, 3) for each in sorted(beats.blocks)[-5:]]} s")
+    assert max(beats.blocks) <= LONGEST
+    assert max(map(len, lines)) < 2000
+    if complaint:
+        assert complaint in "".join(lines)
+    else:
+        assert any("19" in line for line in lines)

@@ -19,7 +19,7 @@ __all__ = ["Desk", "Watching", "event_of", "finished", "on", "submit"]
 class Desk:
     """Airflow as a sensor asks it: what tasks have pushed and which states they are in, by (task, map index)."""
 
-    names: dict[tuple[str, int], str] = field(default_factory=dict)
+    names: dict[tuple[str, int], Any] = field(default_factory=dict)
     states: dict[tuple[str, int], str] = field(default_factory=dict)
 
     async def pulled(self, task_id: str, index: int) -> Any:

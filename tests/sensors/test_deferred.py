@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+import pytest
+
 from rallypoint.backends.contract import BackendError, Changes, JobNotFoundError
 from rallypoint.provider.sensing.finding import Found
 from tests.provider.fake_backend import SUCCESS, FakeBackend
@@ -99,6 +101,16 @@ async def test_a_trigger_ends_when_the_other_task_will_name_no_job():
     assert (
         await event_of(trigger)
     ).text == "task train is skipped and has pushed no XCom job_name, so there is no job to wait for"
+
+
+@pytest.mark.parametrize("value", ["x" * 1_000_000, "", {"a": 1}, 7])
+async def test_what_is_no_name_is_named_briefly(value):
+    """Any task may write the XCom of another."""
+    found = await event_of(Watching(FakeBackend(), Desk(names={("train", -1): value}), condition=FAILED, job_task_id="train"))
+
+    assert found.found == "impossible"
+    assert "as XCom job_name; expected the name of a job" in found.text
+    assert len(found.text) < 200
 
 
 async def test_what_has_to_last_ends_without_news():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -410,7 +411,8 @@ class KubernetesBackend(Backend):
         if stored is None:
             raise JobNotFoundError(f"job {name!r} not found in namespace {self.access.namespace}")
         ref, ranks = its.store.ref(stored.record), rank_limit(stored.plan)
-        return stored, LogReader(its.cluster, ref, rank=rank, cursor=cursor, ranks=ranks)
+        reader = functools.partial(LogReader, its.cluster, ref, rank=rank, cursor=cursor, ranks=ranks)
+        return stored, await asyncio.to_thread(reader)
 
     async def close(self) -> None:
         """Leave the cluster; the last one to leave closes its connections."""

@@ -366,7 +366,8 @@ class LocalBackend(Backend):
         stored = await self.load(name)
         if stored is None:
             raise JobNotFoundError(f"job {name!r} not found")
-        return LogReader(self._store.job(name), stored.plan, rank=rank, cursor=cursor, own_folder=self._own_folders)
+        folder, own = self._store.job(name), self._own_folders
+        return await in_thread(LogReader, folder, stored.plan, rank=rank, cursor=cursor, own_folder=own)
 
     async def _is_over(self, name: str) -> bool:
         stored = await self.load(name)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from rallypoint.backends.contract import BackendError, LogLine, Tail
-from rallypoint.backends.cursors import Cursors, rank_limit
+from rallypoint.backends.cursors import MAX_RANKS, Cursors, rank_limit, read_places
 from rallypoint.backends.local.files import open_below
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.bounds import read_count
@@ -46,7 +46,7 @@ _OTHER_FILES = 1000
 #: More lives than an instance has between two resets of its role.
 _LIVES = 1_000_000
 _RANK = re.compile(r"round-(\d+)/rank-(\d+)\.(?:out|err)", re.ASCII)
-_PLACE = re.compile(r"(\d+)=(\d+)\.(\d+)\.(\d+)\.(\d+)", re.ASCII)
+_PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})\.(\d{1,18})\.(\d{1,18})", re.ASCII)
 
 
 @dataclass(frozen=True, order=True, kw_only=True)
@@ -98,7 +98,7 @@ class LogReader:
 
     def __init__(self, folder: JobFolder, plan: Plan, *, rank: int | None, cursor: str = "", own_folder: bool = False) -> None:
         self._folder, self._plan, self._rank, self._own = folder, plan, rank, own_folder
-        self._places = _parse(cursor)
+        self._places = _parse(cursor, max(rank_limit(plan), MAX_RANKS))
         self._cursors = Cursors(self._places)
 
     def read(self, *, final: bool) -> list[LogLine]:
@@ -240,12 +240,16 @@ def _end_of(segment: _Segment, stream: str, bounds: Bounds, *, whole_only: bool)
     return lines if bounds.lines else [], end
 
 
-def _parse(cursor: str) -> dict[int, _Place]:
-    places = {}
-    for part in cursor.split(";") if cursor else ():
-        match = _PLACE.fullmatch(part)
-        if match is None:
-            raise BackendError(f"cursor: {cursor!r} is not allowed; expected the cursor of a log line of this job")
-        rank, attempt, number, out, err = map(int, match.groups())
-        places[rank] = _Place(when=(attempt, number), read=(out, err))
-    return places
+def _parse(cursor: str, ranks: int) -> dict[int, _Place]:
+    try:
+        return read_places(cursor, ranks, _place)
+    except ValueError as error:
+        raise BackendError(str(error)) from None
+
+
+def _place(text: str) -> _Place | None:
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        return None
+    attempt, number, out, err = map(int, match.groups())
+    return _Place(when=(attempt, number), read=(out, err))

@@ -273,7 +273,8 @@ class LocalUnits(UnitBackend):
         self, record: JobRecord, role: RolePlan, *, rank: int | None = None, cursor: str = "", follow: bool = False
     ) -> AsyncIterator[LogLine]:
         """Read the files of all lives; see `UnitBackend.logs`."""
-        reader = UnitLogReader(self._folder, role.read(), role.name, rank=rank, cursor=cursor, own_folder=self._own_folders)
+        plan, own = role.read(), self._own_folders
+        reader = await in_thread(UnitLogReader, self._folder, plan, role.name, rank=rank, cursor=cursor, own_folder=own)
         over = False
         while True:
             lines = await in_thread(reader.read, final=over)

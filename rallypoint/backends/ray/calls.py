@@ -28,7 +28,7 @@ from rallypoint.backends.contract import (
     SubmitError,
     Tail,
 )
-from rallypoint.backends.cursors import MAX_RANKS, Cursors, place_of
+from rallypoint.backends.cursors import MAX_RANKS, Cursors, place_of, read_places
 from rallypoint.backends.identity import require_job, require_status
 from rallypoint.backends.ray.placement import Placement
 from rallypoint.job import ElasticJob, JobError
@@ -224,7 +224,7 @@ async def read_tail(data: Any) -> Tail:
 
 
 def _lines(cursor: str, data: Any, ranks: range) -> list[LogLine]:
-    cursors = Cursors.of(cursor)
+    cursors = Cursors(read_places(cursor, ranks.stop, str))
     return [
         LogLine(
             rank=rank, stream=str(stream), text=str(text), cursor=cursors.move(rank, _SEPARATORS.sub("", str(place))[:_PLACE])

@@ -8,11 +8,15 @@ from typing import Any, Protocol
 
 from rallypoint.provider.sensing.finding import Finding, Found
 from rallypoint.provider.task_state import TaskKey, task_state
+from rallypoint.wire.sanitize import one_line
 
 __all__ = ["JOB_NAME_KEY", "Asker", "Asking", "FromAirflow", "Whose", "find_name"]
 
 #: Under which key operators push the name of their job, before they submit it.
 JOB_NAME_KEY = "job_name"
+
+#: Characters of the longest name; anybody who writes XComs may push any value.
+_LONGEST = 253
 
 #: States in which a task that has pushed no name will not do so any more, unless it is cleared.
 _NEVER = frozenset({"failed", "upstream_failed", "skipped", "removed", "success"})
@@ -57,8 +61,12 @@ async def find_name(whose: Whose, own_index: int, airflow: Asking) -> str | Find
     wanted = dict.fromkeys((own_index, -1)) if whose.index is None else (whose.index,)
     for index in wanted:
         name = await airflow.pulled(whose.task_id, index)
+        if isinstance(name, str) and 0 < len(name) <= _LONGEST:
+            return name
         if name is not None:
-            return str(name)
+            shown = one_line(str(name)[:_LONGEST], 100) if isinstance(name, str) else type(name).__name__
+            text = f"task {whose.task_id} has pushed {shown!r} as XCom job_name; expected the name of a job"
+            return Finding(found=Found.IMPOSSIBLE, text=text)
     states = [await airflow.state(whose.task_id, index) for index in wanted]
     state = next((state for state in states if state is not None), None)
     if state in _NEVER:

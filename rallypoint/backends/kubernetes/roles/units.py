@@ -237,7 +237,8 @@ class KubernetesUnits(UnitBackend):
     ) -> AsyncIterator[LogLine]:
         """Read the logs of the containers of a role; see `UnitBackend.logs`."""
         its = await self._parts()
-        reader = _UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor=cursor)
+        job = its.store.ref(record)
+        reader = await asyncio.to_thread(_UnitLogReader, its.cluster, job, role.name, rank=rank, cursor=cursor)
         if not follow:
             async for line in reader.read():
                 yield line

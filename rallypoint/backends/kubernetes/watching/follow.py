@@ -54,7 +54,7 @@ class LogReader:
 
     def __init__(self, cluster: Cluster, job: JobRef, *, rank: int | None, cursor: str, ranks: int = MAX_RANKS) -> None:
         self._cluster, self._job, self._rank, self._ranks = cluster, job, rank, ranks
-        self._places = Places(cursor)
+        self._places = Places(cursor, ranks)
 
     async def read(self) -> AsyncIterator[LogLine]:
         """Yield what is there now and was not read yet. Raises `BackendError`.

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 from rallypoint.backends.contract import BackendError, LogLine
-from rallypoint.backends.cursors import MAX_RANKS, Cursors
+from rallypoint.backends.cursors import MAX_RANKS, Cursors, read_places
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import PodLine, parse_line
@@ -31,7 +31,7 @@ _PART_BYTES, _SILENCE = 256 << 10, 60.0
 
 _STREAMS = ("out", "err")
 
-_PLACE = re.compile(r"(\d+)=(\d+)\.(\d+)((?:,[0-9TZ:.+-]*x\d+){2})")
+_PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})((?:,[0-9TZ:.+-]{0,40}x\d{1,9}){2})", re.ASCII)
 
 _NEVER = ("", 0)
 
@@ -75,8 +75,8 @@ class Place:
 class Places:
     """How far each rank was read; what was read once is not told again."""
 
-    def __init__(self, cursor: str = "") -> None:
-        self._places = parse_cursor(cursor)
+    def __init__(self, cursor: str = "", ranks: int = MAX_RANKS) -> None:
+        self._places = parse_cursor(cursor, ranks)
         self._cursors = Cursors(self._places)
 
     def is_new(self, line: Said) -> bool:
@@ -103,16 +103,20 @@ class Places:
         return str(self._cursors.now())
 
 
-def parse_cursor(cursor: str) -> dict[int, Place]:
+def parse_cursor(cursor: str, ranks: int = MAX_RANKS) -> dict[int, Place]:
     """Read a cursor; raises `BackendError` for what is none."""
-    places = {}
-    for part in cursor.split(";") if cursor else ():
-        match = _PLACE.fullmatch(part)
-        if match is None:
-            raise BackendError(f"cursor: {cursor!r} is not allowed; expected the cursor of a log line of this job")
-        out, err = (_read(text) for text in match[4][1:].split(","))
-        places[int(match[1])] = Place(attempt=int(match[2]), round=int(match[3]), out=out, err=err)
-    return places
+    try:
+        return read_places(cursor, ranks, _place)
+    except ValueError as error:
+        raise BackendError(str(error)) from None
+
+
+def _place(text: str) -> Place | None:
+    match = _PLACE.fullmatch(text)
+    if match is None:
+        return None
+    out, err = (_read(place) for place in match[3][1:].split(","))
+    return Place(attempt=int(match[1]), round=int(match[2]), out=out, err=err)
 
 
 def _read(text: str) -> tuple[str, int]:

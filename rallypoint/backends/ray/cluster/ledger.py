@@ -307,9 +307,8 @@ class Ledger:
         if stored is None:
             raise JobNotFoundError(f"job {given['name']!r} not found")
         folder = jobs.store.job(given["name"])
-        reader = LogReader(
-            folder, stored.plan, rank=given.get("rank"), cursor=given.get("cursor", ""), own_folder=not stored.plan.logs.log_dir
-        )
+        rank, cursor, own = given.get("rank"), given.get("cursor", ""), not stored.plan.logs.log_dir
+        reader = await in_thread(LogReader, folder, stored.plan, rank=rank, cursor=cursor, own_folder=own)
         return reader, stored.record.released
 
     async def _do_hold(self, given: dict[str, Any]) -> Any:
@@ -397,7 +396,8 @@ class Ledger:
             raise JobNotFoundError(f"job {given['name']!r} not found")
         folder, plan = self._store.job(given["name"]), role_plan(stored.plan, given["role"]).read()
         rank, cursor = given.get("rank"), given.get("cursor", "")
-        reader = UnitLogReader(folder, plan, given["role"], rank=rank, cursor=cursor, own_folder=not plan.logs.log_dir)
+        own = not plan.logs.log_dir
+        reader = await in_thread(UnitLogReader, folder, plan, given["role"], rank=rank, cursor=cursor, own_folder=own)
         return reader, stored.record.released
 
 

@@ -15,9 +15,17 @@ from rallypoint.training.startup import peers
 
 #: Connects as another user, and stays until its standard input is closed.
 STRANGER = """
-import encodings.idna, os, socket, sys  # the other user may not read the interpreter's folder
+import encodings.idna, os, socket, struct, sys  # the other user may not read the interpreter's folder
 os.setresuid(65534, 65534, 65534)
-connection = socket.create_connection((sys.argv[1], int(sys.argv[2])))
+family, kind, _, _, address = socket.getaddrinfo(sys.argv[1], int(sys.argv[2]), type=socket.SOCK_STREAM)[0]
+connection = socket.socket(family, kind)
+if "bound" in sys.argv:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"lo")
+connection.connect(address)
+connection.send(b"data")
+if "reset" in sys.argv:
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    connection.close()
 print("connected", flush=True)
 sys.stdin.read()
 """
@@ -45,21 +53,57 @@ def test_a_connection_of_the_same_user_passes(host: str) -> None:
             peers.check(before)
 
 
-@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
-@ADDRESSES
-def test_a_connection_of_another_user_is_refused(host: str) -> None:
-    """The sentence names the address, the user and who was expected."""
+@contextmanager
+def connected(host: str, *how: str) -> Iterator[None]:
+    """Accept a connection of another user."""
     with listening(host) as server:
-        before = peers.connections()
-        command = [sys.executable, "-S", "-c", STRANGER, host, str(server.getsockname()[1])]
+        command = [sys.executable, "-S", "-c", STRANGER, host, str(server.getsockname()[1]), *how]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
-            refused = pytest.raises(
-                PermissionError, match=r"belongs to a process of user 65534; expected a process of user 0, because"
-            )
-            with server.accept()[0], refused:
-                peers.check(before)
             assert stranger.stdin is not None
+            assert stranger.stdout is not None
+            with server.accept()[0]:
+                assert stranger.stdout.readline() == b"connected\n"
+                yield
             stranger.stdin.close()
+
+
+AS_ROOT = pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+
+
+@AS_ROOT
+@pytest.mark.parametrize("how", ["", "bound"])
+@ADDRESSES
+def test_a_connection_of_another_user_is_refused(host: str, how: str) -> None:
+    """The sentence names the address, the user and who was expected; every user may bind a socket to an interface."""
+    before = peers.connections()
+    refused = pytest.raises(PermissionError, match=r"belongs to a process of user 65534; expected a process of user 0, because")
+    with connected(host, how), refused:
+        peers.check(before)
+
+
+@AS_ROOT
+def test_a_connection_that_was_reset_is_refused_if_it_left_data() -> None:
+    """The kernel does not know any more who sent the data, which a script can still read."""
+    before = peers.connections()
+    with connected("127.0.0.1", "reset"), pytest.raises(PermissionError, match="was reset and has unread data"):
+        peers.check(before)
+
+
+@pytest.mark.parametrize(
+    ("host", "ours"),
+    [
+        ("127.0.0.1", True),
+        ("127.1.2.3", True),
+        ("::1", True),
+        ("::ffff:127.0.0.1", True),
+        ("192.0.2.1", False),
+        ("2001:db8::1", False),
+        ("fe80::1%lo", False),
+    ],
+)
+def test_addresses_of_this_machine_are_known(host: str, ours: bool) -> None:
+    """An end at another address is one of another machine."""
+    assert peers._is_of_this_machine(host) is ours
 
 
 def test_an_earlier_connection_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

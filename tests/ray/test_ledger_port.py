@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import stat
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,3 +135,19 @@ def test_a_ledger_keeps_its_key_in_an_open_folder(tmp_path: Path) -> None:
     assert prepared(tmp_path) == first
     assert len(first) >= 32
     assert (tmp_path / "ledger.key").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_the_key_is_printed_for_its_owner_alone(tmp_path: Path) -> None:
+    """Ray's file with the output of a job is open to all users of the head node, who may have opened it before."""
+    tmp_path.chmod(0o777)
+    code = "from rallypoint.backends.ray.cluster import bootstrap; bootstrap.print_secret('KEY\\n')"
+    output = tmp_path / "job-driver.log"
+    output.write_text("earlier\n")
+    with output.open("rb") as early, output.open("ab") as written:
+        subprocess.run([sys.executable, "-c", code], stdout=written, check=True)
+        seen = early.read()
+
+    assert (seen, output.read_text()) == (b"earlier\n", "earlier\nKEY\n")
+    assert stat.S_IMODE(output.stat().st_mode) == 0o600
+    assert [path.name for path in tmp_path.iterdir()] == ["job-driver.log"]

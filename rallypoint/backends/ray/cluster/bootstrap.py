@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
+import stat
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -17,7 +20,7 @@ from rallypoint.backends.ray.cluster.ledger import Ledger
 from rallypoint.backends.ray.cluster.priority import SETTING, match_priority
 from rallypoint.backends.ray.placement import HEAD
 
-__all__ = ["main", "open_ledger"]
+__all__ = ["main", "open_ledger", "print_secret"]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,9 +31,28 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     ray.init(address="auto", namespace=args.namespace, log_to_driver=False, logging_level="warning")
     found = open_ledger(args.namespace, args.home)
-    sys.stdout.write(f"{LINE}{json.dumps(found)}\n")
     sys.stdout.flush()
+    print_secret(f"{LINE}{json.dumps(found)}\n")
     return 0
+
+
+def print_secret(line: str) -> None:
+    """Write a line to the standard output; if this is a file, only its owner can read the line, whatever its mode was.
+
+    Ray keeps the output of a job in a file that every user of the head node can read and may have open already. So the line
+    goes to a new file that takes the place of the old one.
+    """
+    out = sys.stdout.fileno()
+    if not stat.S_ISREG(os.fstat(out).st_mode):
+        sys.stdout.write(line)
+        sys.stdout.flush()
+        return
+    path = Path(f"/proc/self/fd/{out}").readlink()
+    earlier = path.read_bytes()
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
+    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(earlier + line.encode())
+    fresh.replace(path)
 
 
 def open_ledger(namespace: str, home: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import tempfile
 from pathlib import Path
 from typing import TypeVar
 
@@ -65,14 +66,11 @@ def _content(path: Path) -> bytes:
 
 def require_disk_space(folder: Path) -> None:
     """Raise `ConfigError` when nothing can be written in `folder`, which is made if need be."""
-    probe = folder / f".room-{os.getpid()}"
     try:
         private_folder(folder)
-        with probe.open("wb") as file:
+        # A file of a name that nobody can know before, for others may write to a log folder.
+        with tempfile.TemporaryFile(dir=folder, prefix=".room-") as file:
             os.posix_fallocate(file.fileno(), 0, _ROOM)
     except OSError as error:
         full = "no space left on the disk" if error.errno == errno.ENOSPC else error.strerror
         raise ConfigError(f"folder {folder}: cannot write: {full}") from error
-    finally:
-        if probe.exists():
-            probe.unlink()

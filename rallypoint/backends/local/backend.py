@@ -11,7 +11,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from rallypoint.backends.certificates import renewing
 from rallypoint.backends.contract import (
@@ -36,7 +36,7 @@ from rallypoint.backends.local.heartbeat import beating, read_pulse
 from rallypoint.backends.local.layout import FOREIGN, JobFolder
 from rallypoint.backends.local.logs import LogReader
 from rallypoint.backends.local.node import SHIM, NodeFolder
-from rallypoint.backends.local.store import Hold, Store, sweep
+from rallypoint.backends.local.store import Hold, LockedError, Store, sweep
 from rallypoint.backends.local.units import LocalUnits, node_devices, not_own
 from rallypoint.backends.sweeping import EVERY, sweeping
 from rallypoint.backends.uninterrupted import in_thread
@@ -54,6 +54,13 @@ if TYPE_CHECKING:
 __all__ = ["LocalBackend"]
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+P = ParamSpec("P")
+
+#: Seconds to wait for the lock of a record, which is usually held for milliseconds, and between two tries: first, and last.
+_LOCKED, _TRY, _TRY_LAST = 30.0, 0.01, 0.5
 
 #: How often a log is looked at that is followed, in seconds.
 _FOLLOW = 0.2
@@ -154,7 +161,7 @@ class LocalBackend(Backend):
         """Replace record.json; see `Backend.save`."""
         if blueprint is not None:
             await in_thread(self._check, blueprint)
-        return await in_thread(self._store.save, record, version=version, blueprint=blueprint)
+        return await _unlocked(self._store.save, record, version=version, blueprint=blueprint)
 
     async def observe(self, record: JobRecord) -> Observation:
         """Look at every node's folder and process, then read status.json."""
@@ -196,7 +203,7 @@ class LocalBackend(Backend):
 
     async def act(self, record: JobRecord, plan: Plan, action: Action) -> None:
         """Start, end or remove; see `Backend.act`."""
-        await in_thread(self._act, record, action)
+        await _unlocked(self._act, record, action)
 
     def _act(self, record: JobRecord, action: Action) -> None:
         folder = self._store.job(record.name)
@@ -375,3 +382,20 @@ class LocalBackend(Backend):
 
     async def close(self) -> None:
         """Nothing is held: every file is opened for the moment in which it is needed."""
+
+
+async def _unlocked(function: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function as `in_thread` does; again while a record is locked. The script of a job can lock its record for ever.
+
+    Raises `LockedError` after `_LOCKED` seconds.
+    """
+    loop, pause = asyncio.get_running_loop(), _TRY
+    until = loop.time() + _LOCKED
+    while True:
+        try:
+            return await in_thread(function, *args, **kwargs)
+        except LockedError:
+            if loop.time() >= until:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, _TRY_LAST)

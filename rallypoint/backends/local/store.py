@@ -41,7 +41,7 @@ from rallypoint.wire.private import private_folder, tighten
 from rallypoint.wire.status import JobStatus
 from rallypoint.wire.tls import AUTO
 
-__all__ = ["Hold", "Store", "sweep"]
+__all__ = ["Hold", "LockedError", "Store", "sweep"]
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +49,8 @@ _NEW, _DELETED = ".new-", ".deleted-"
 _MADE = re.compile(re.escape(_NEW) + r"(?P<pid>\d{1,9})-(?P<ticks>\d{1,19})-.+", re.ASCII | re.DOTALL)
 
 
-#: Seconds to wait for the lock of a record, which is held for milliseconds.
-_LOCKED = 30.0
+class LockedError(BackendError):
+    """Another process holds the lock of a record. The lock is usually held for milliseconds: try again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -178,7 +178,7 @@ class Store:
         return stored
 
     def save(self, record: JobRecord, *, version: str, blueprint: Blueprint | None) -> Stored:
-        """Replace the record (and the job and its plan) if it is still at `version`."""
+        """Replace the record (and the job and its plan) if it is still at `version`; raises `LockedError`."""
         self._require_own()
         folder = self.job(record.name)
         with telling(folder.record), _locked(folder) as inside:
@@ -195,7 +195,10 @@ class Store:
         return Stored(record=record, plan=plan, version=_version(text.encode()))
 
     def purge(self, record: JobRecord) -> None:
-        """Remove a job of this name and uid; in one step it is no job any more, in the next its files go."""
+        """Remove a job of this name and uid; in one step it is no job any more, in the next its files go.
+
+        Raises `LockedError`.
+        """
         self._require_own()
         folder = self.job(record.name)
         with telling(folder.path), contextlib.suppress(ConflictError), _locked(folder):
@@ -264,7 +267,10 @@ def _same_file(descriptor: int, path: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(folder: JobFolder) -> Iterator[JobFolder]:
-    """Hold the lock of a job's record; yields the folder that is written to then, whatever a script puts in its place."""
+    """Hold the lock of a job's record; yields the folder that is written to then, whatever a script puts in its place.
+
+    It does not wait for the lock: a script of the job may hold it, and threads that wait are missing elsewhere.
+    """
     with contextlib.ExitStack() as stack:
         try:
             inside = JobFolder(path=stack.enter_context(pinned(folder.path, folder.path.parent)))
@@ -272,24 +278,13 @@ def _locked(folder: JobFolder) -> Iterator[JobFolder]:
         except (FileNotFoundError, NotADirectoryError) as error:
             raise ConflictError(f"job {folder.path.name} no longer exists") from error
         stack.callback(os.close, descriptor)
-        _lock(descriptor, folder.record_lock)
-        yield inside
-
-
-def _lock(descriptor: int, path: Path) -> None:
-    """Lock the record; a script of the job that holds its lock stops no supervisor for ever."""
-    deadline = time.monotonic() + _LOCKED
-    while True:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
-            if time.monotonic() >= deadline:
-                raise BackendError(
-                    f"{path}: another process has locked this file for {_LOCKED:g} s; end the process that holds the lock"
-                ) from error
-            time.sleep(0.01)
-        else:
-            return
+            raise LockedError(
+                f"{folder.record_lock}: another process has locked this file; end the process that holds the lock"
+            ) from error
+        yield inside
 
 
 def _read(path: Path) -> bytes | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import os
@@ -23,10 +22,10 @@ from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader, UnitLogReader
 from rallypoint.backends.local.node import NodeFolder, Shim
 from rallypoint.backends.local.shim import SHIM_FILE
-from rallypoint.backends.local.store import LockedError, Store
+from rallypoint.backends.local.store import Store
 from rallypoint.backends.local.units import _lives
 from rallypoint.checkpoint.owned import new_name, own_folder
-from rallypoint.job import ElasticJob, load_job
+from rallypoint.job import ElasticJob
 from rallypoint.supervision.record import Holder
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import VALUES
@@ -134,40 +133,6 @@ def test_certificates_are_read_from_regular_files(tmp_path, caplog):
 
     assert certificates.renew(folder, "job", time.time(), after=0.0) is False
     assert "ca.crt: the path is not a regular file" in caplog.text
-
-
-@pytest.fixture
-def locked_jobs(tmp_path):
-    """Forty jobs, whose scripts hold the locks of their records."""
-    backend = LocalBackend(tmp_path)
-    drawn = [backend.plan(load_job(name=f"job-{number}", entrypoint=["true"])) for number in range(40)]
-    stored = [asyncio.run(backend.submit(blueprint, owner="me")) for blueprint in drawn]
-    locks = [JobFolder(path=tmp_path / "jobs" / one.record.name).record_lock for one in stored]
-    held = [durable.try_lock(str(lock)) for lock in locks]
-    yield backend, stored, locks
-    for descriptor in held:
-        assert descriptor is not None
-        os.close(descriptor)
-
-
-async def test_a_lock_that_is_never_released_is_an_error(locked_jobs, monkeypatch):
-    """Its supervisor waits, but no thread does: other triggers of the triggerer have few."""
-    monkeypatch.setattr("rallypoint.backends.local.backend._LOCKED", 1.0)
-    backend, stored, locks = locked_jobs
-    saving = [asyncio.create_task(backend.save(one.record, version=one.version)) for one in stored]
-    waited = [await duration(asyncio.to_thread(time.time)) for _ in range(10)]
-    failed = await asyncio.gather(*saving, return_exceptions=True)
-
-    assert min(waited) < 0.2
-    assert {type(error) for error in failed} == {LockedError}
-    assert all(str(error).startswith(f"{lock}: another process has locked") for error, lock in zip(failed, locks, strict=True))
-
-
-async def duration(work) -> float:
-    """Return the seconds that something takes."""
-    begun = time.monotonic()
-    await work
-    return time.monotonic() - begun
 
 
 def test_a_small_file_of_too_many_values_is_not_parsed(tmp_path):

@@ -54,20 +54,23 @@ def test_a_container_gets_its_environment(calls):
     calls.create("configmaps", {"metadata": {"name": "c"}, "data": {"K1": "one", "K2": "two"}})
     env = [
         {"name": "A", "value": "a"},
-        {"name": "B", "value": "$(A)b $$(A) $(NONE)"},
+        {"name": "B", "value": "$(A)b $$(A) $(NONE) $$$$c $d $"},
+        {"name": "C", "value": "$($(A)) $(A $$(PATH)"},
         {"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}},
         {"name": "O", "valueFrom": {"configMapKeyRef": {"name": "none", "key": "k", "optional": True}}},
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "LABEL", "valueFrom": {"fieldRef": {"fieldPath": "metadata.labels['x']"}}},
     ]
-    script = 'echo "$B/$S/${O-unset}/$LABEL/$P_K1$P_K2/$0/$IP"'
+    script = 'echo "$$B/$$C/$$S/$${O-unset}/$$LABEL/$$P_K1$$P_K2/$$0/$$1/$$IP"'
     container = {"env": env, "envFrom": [{"prefix": "P_", "configMapRef": {"name": "c"}}]}
-    name = start(calls, pod("one", "sh", "-c", script, "$(A)", container=container, metadata={"labels": {"x": "label"}}))
+    words = ("sh", "-c", script, "$(A)", "$(PATH)")
+    name = start(calls, pod("one", *words, container=container, metadata={"labels": {"x": "label"}}))
 
     status = ended(calls, name)
 
     told = calls.get("pods", name, "log")[1].strip()
-    assert told == f"ab $(A) $(NONE)/secret/unset/label/onetwo/a/{status['podIP']}"
+    values = ("ab $(A) $(NONE) $$c $d $", "$($(A)) $(A $$(PATH)", "secret", "unset", "label", "onetwo", "a", "$(PATH)")
+    assert told.split("/") == [*values, status["podIP"]]
 
 
 def test_volumes_are_folders_under_the_paths_where_they_are_mounted(calls):

@@ -21,6 +21,7 @@ from rallypoint.wire.env import MASKED
 from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Kind
 from tests.crds import problems
+from tests.emulator.kubelet.expansion import expanded
 from tests.kube.manifests import IMAGE
 
 TRAINER = {"launch": "elastic", "entrypoint": "train.py", "nodes": 2, "nproc_per_node": 2, "image": IMAGE}
@@ -74,7 +75,7 @@ def test_an_instance_works_out_its_rank(pod, container, expected) -> None:
     found = pair["template"]["spec"]["containers"][container]
     env = {one["name"]: one["value"] for one in found["env"] if "value" in one}
     # The file that counts lives is in a volume of the pod.
-    words = [word.replace("/var/run/rallypoint", "/nowhere") for word in found["command"]]
+    words = [expanded(word, env).replace("/var/run/rallypoint", "/nowhere") for word in found["command"]]
     script = [word.replace('echo "$n" > "$1";', "") for word in words]
     ran = subprocess.run(
         script,

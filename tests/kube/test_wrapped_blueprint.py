@@ -203,7 +203,7 @@ def test_setup_commands_run_before_the_agent() -> None:
     """In one shell that stops at the first error, and becomes the agent."""
     command = trainer(job(setup_commands=["export A=1"]))["command"]
 
-    assert command[:4] == ["sh", "-e", "-c", 'export A=1\nexec "$@"']
+    assert command[:4] == ["sh", "-e", "-c", 'export A=1\nexec "$$@"']
     assert command[5:8] == ["python", "-m", "rallypoint.agent"]
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.emulator.bodies import Body
+from tests.emulator.kubelet.expansion import expanded
 from tests.emulator.kubelet.fields import field_value, resource_value
 from tests.emulator.kubelet.volumes import ACCOUNT_PATH, Mounts, decoded
 from tests.emulator.store import Store
@@ -17,12 +18,14 @@ __all__ = ["ConfigError", "check_user", "command_of", "environment_of", "image_e
 
 _HOST = re.compile(r"//([-a-z0-9]+\.[-a-z0-9]+)\.[-a-z0-9]+\.svc(?=:)")
 _NAME = re.compile(r"[-a-z0-9]+\.[-a-z0-9]+")
-_REFERENCE = re.compile(r"\$(\$)?\(([-._a-zA-Z][-._a-zA-Z0-9]*)\)")
 
 
 class ConfigError(Exception):
     """A container that cannot be created as it is configured: its message is that of the waiting container."""
 
+
+#: Variables that a real kubelet does not set.
+_OF_IMAGES = frozenset({"PATH", "HOME", "LANG", "TMPDIR", "RALLYPOINT_API_SERVER", "RALLYPOINT_SERVICE_ACCOUNT"})
 
 #: An address at which nothing listens: that of the API server's Service where nothing routes to it.
 _NOWHERE = "http://127.255.255.254:9"
@@ -57,7 +60,7 @@ def environment_of(pod: Body, container: Body, store: Store, mounts: Mounts, bas
     for source in container.get("envFrom") or []:
         given.update(_all_of(pod, source, store))
     for entry in container.get("env") or []:
-        value = _expanded(entry["value"], given) if "value" in entry else _referred(pod, container, entry, store)
+        value = expanded(entry["value"], given) if "value" in entry else _referred(pod, container, entry, store)
         if value is not None:
             given[entry["name"]] = value
     rewritten = {name: mounts.rewrite(value) for name, value in given.items()}
@@ -100,16 +103,16 @@ def check_user(pod: Body, container: Body, *, root: bool) -> None:
 
 
 def command_of(container: Body, environment: Mapping[str, str], mounts: Mounts) -> list[str]:
-    """The argv; ConfigError where the container names none: there is no image here that would have one."""
+    """The argv; ConfigError where the container names none: there is no image here that would have one.
+
+    The kubelet knows the variables that it sets, and none of the image.
+    """
     argv = [*(container.get("command") or []), *(container.get("args") or [])]
     if not argv:
         raise ConfigError("no command specified: images are not run here, so a container needs a command")
-    return [mounts.rewrite(_expanded(part, environment)) for part in argv]
-
-
-def _expanded(text: str, variables: Mapping[str, str]) -> str:
-    """$(NAME) replaced where NAME is known; $$(NAME) stands for itself."""
-    return _REFERENCE.sub(lambda found: f"$({found[2]})" if found[1] else variables.get(found[2], found[0]), text)
+    set_here = {entry["name"] for entry in container.get("env") or []}
+    known = {name: value for name, value in environment.items() if name in set_here or name not in _OF_IMAGES}
+    return [mounts.rewrite(expanded(part, known)) for part in argv]
 
 
 def _referred(pod: Body, container: Body, entry: Body, store: Store) -> str | None:

@@ -15,6 +15,7 @@ from typing import Any
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import TOGETHER
 from rallypoint.backends.kubernetes.manifests.hosts import Exclusion, with_others, without_hosts
+from rallypoint.backends.kubernetes.manifests.literal import literals
 from rallypoint.backends.kubernetes.manifests.objects import PLAN_KEY, SECRET_KEY
 from rallypoint.backends.kubernetes.manifests.volumes import SECRETS, TLS
 from rallypoint.backends.kubernetes.names import JobRef
@@ -150,7 +151,7 @@ def agent_command(role: Role, plan: Plan, *words: object) -> list[str]:
     tls = ("--tls", TLS) if plan.tls else ()
     files = ("--plan", f"{SECRETS}/{PLAN_KEY}", "--secret-file", f"{SECRETS}/{SECRET_KEY}", *tls)
     first, *rest = words
-    return [*(role.python or ("python",)), "-m", "rallypoint.agent", str(first), *files, *map(str, rest)]
+    return [*literals(role.python or ("python",)), "-m", "rallypoint.agent", str(first), *files, *map(str, rest)]
 
 
 def grace_seconds(role: Role, plan: Plan) -> int:

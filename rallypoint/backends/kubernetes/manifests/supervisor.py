@@ -14,6 +14,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
 from rallypoint.backends.kubernetes.manifests.hosts import ANYWHERE, Exclusion
+from rallypoint.backends.kubernetes.manifests.literal import literals
 from rallypoint.backends.kubernetes.manifests.objects import metadata
 from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
 from rallypoint.backends.kubernetes.manifests.volumes import OURS, TMP
@@ -91,7 +92,7 @@ def supervisor_pod(
 
 def _command(job: JobRef, python: Sequence[str]) -> list[str]:
     place = ("--backend", "kubernetes", "--namespace", job.namespace)
-    return [*(python or ("python",)), "-m", "rallypoint.cli.main", "supervise", job.name, *place, "--ignore-outcome"]
+    return [*literals(python or ("python",)), "-m", "rallypoint.cli.main", "supervise", job.name, *place, "--ignore-outcome"]
 
 
 def _is_ours(mount: Mapping[str, Any]) -> bool:

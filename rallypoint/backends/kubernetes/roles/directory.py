@@ -11,6 +11,7 @@ from typing import Any
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import Part, labels
 from rallypoint.backends.kubernetes.manifests.coordinator import coordinator_pod
+from rallypoint.backends.kubernetes.manifests.literal import literals
 from rallypoint.backends.kubernetes.manifests.objects import metadata
 from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
 from rallypoint.backends.kubernetes.manifests.volumes import OURS, TMP
@@ -51,7 +52,7 @@ def directory_pod(job: JobRef, *, spec: ElasticJob, plan: Plan) -> dict[str, Any
     needed = {TMP, files.get(env.ROLES_TLS, "")} - {ROLES_FOLDER}
     mounts = [mount for mount in coordinator["volumeMounts"] if not _is_ours(mount) or mount["mountPath"] in needed]
     mounted = {mount["name"] for mount in mounts}
-    python = role_of(spec, plan).python or ("python",)
+    python = literals(role_of(spec, plan).python or ("python",))
     tls = ("--tls", files[env.ROLES_TLS]) if plan.tls else ()
     container = {
         "name": _NAME,

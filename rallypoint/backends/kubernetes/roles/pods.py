@@ -14,6 +14,7 @@ from typing import Any
 from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import LIVES, PLACE, Part, labels
 from rallypoint.backends.kubernetes.manifests.hosts import ANYWHERE, Exclusion
+from rallypoint.backends.kubernetes.manifests.literal import literals, variables
 from rallypoint.backends.kubernetes.manifests.objects import metadata
 from rallypoint.backends.kubernetes.manifests.parts import (
     CONTAINER_SECURITY,
@@ -107,7 +108,7 @@ def _add_results(spec: dict[str, Any], ours: Collection[str]) -> None:
             # The end of the log of an instance that failed names the exception.
             container |= {"terminationMessagePath": TERMINATION_LOG, "terminationMessagePolicy": "FallbackToLogsOnError"}
             told = {env.RESULT_FILE: TERMINATION_LOG, env.RESULT_LIMIT: str(limit)}
-            container["env"] = [*container["env"], *({"name": name, "value": value} for name, value in told.items())]
+            container["env"] = [*container["env"], *variables(told)]
 
 
 def _metadata(
@@ -186,6 +187,7 @@ def _container(
 
 
 def _command(role: Role, plan: Plan, one: Instance, life: Life, *, shared: bool) -> list[str]:
+    """Return the command of an instance; no word has references for Kubernetes."""
     python = [*(role.python or ("python",)), "-u"]
     start = {Entry.SCRIPT: python, Entry.MODULE: [*python, "-m"], Entry.COMMAND: []}[plan.entry]
     command = [*start, plan.entrypoint, *plan.args]
@@ -194,9 +196,9 @@ def _command(role: Role, plan: Plan, one: Instance, life: Life, *, shared: bool)
         steps.append(f"cd {_quoted(plan.workdir)}")
     steps += plan.setup
     if not steps:
-        return command
+        return literals(command)
     counted = [f"{RUN}/{one.container}.life", str(life.incarnation - 1)] if shared else []
-    return ["sh", "-e", "-c", "\n".join((*steps, 'exec "$@"')), "start", *counted, *command]
+    return literals(["sh", "-e", "-c", "\n".join((*steps, 'exec "$@"')), "start", *counted, *command])
 
 
 def _quoted(text: str) -> str:
@@ -222,7 +224,7 @@ def _environment(
         **roles_files(plan.tls),
         env.ROLES_URL: url,
     }
-    yield from ({"name": name, "value": value} for name, value in values.items())
+    yield from variables(values)
     yield {"name": env.HOST, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
 
 

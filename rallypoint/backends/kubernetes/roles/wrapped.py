@@ -15,6 +15,7 @@ from rallypoint.backends.kubernetes.labels import DOMAIN, DRIVER_PODS, DRIVERS, 
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
 from rallypoint.backends.kubernetes.manifests.checks.place import Place, Wrong
 from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, QUEUE_PRIORITY
+from rallypoint.backends.kubernetes.manifests.literal import literal, literals, variables
 from rallypoint.backends.kubernetes.manifests.parts import grace_seconds
 from rallypoint.backends.kubernetes.manifests.volumes import OURS
 from rallypoint.backends.kubernetes.names import JobRef
@@ -144,7 +145,7 @@ def _elastic(ref: JobRef, job: ElasticJob, plan: Plan, role: Role) -> dict[str, 
     port = own.rendezvous.coordinator_port or MASTER_PORT
     meeting = {"MASTER_ADDR": f"{job.name}-{role.name}-0-0.{job.name}", "MASTER_PORT": str(port)}
     trainer = template["spec"]["containers"][0]
-    trainer["env"] = [*({"name": name, "value": value} for name, value in meeting.items()), *trainer["env"]]
+    trainer["env"] = [*variables(meeting), *trainer["env"]]
     return _replicated(role.name, own.max_nodes, template, restart="Never", restarts=0)
 
 
@@ -182,7 +183,7 @@ def _number(container: dict[str, Any], index: int, per_group: int) -> None:
     ranks = " ".join(f'{name}="$rank"' for name in _RANKS)
     pods = " ".join(f'{name}="$JOB_COMPLETION_INDEX"' for name in _GROUPS)
     script = f'rank=$((JOB_COMPLETION_INDEX * {per_group} + {index})); export {ranks} {pods} NAME="{role}-$rank"; exec "$@"'
-    container["command"] = ["sh", "-e", "-c", script, "start", *container["command"]]
+    container["command"] = ["sh", "-e", "-c", literal(script), "start", *container["command"]]
 
 
 def _add_end(template: dict[str, Any], job: ElasticJob, plan: Plan, roles: Mapping[str, Role]) -> None:
@@ -207,7 +208,7 @@ def _add_end(template: dict[str, Any], job: ElasticJob, plan: Plan, roles: Mappi
             # An agent ends its own workers within their grace period.
             simple = role.launch == SIMPLE and role.termination_grace_period is None
             grace = own.workers.stop_grace if simple else grace_seconds(role, own)
-            host = [*(role.python or ("python",)), "-m", "rallypoint.agent", "server"]
+            host = [*literals(role.python or ("python",)), "-m", "rallypoint.agent", "server"]
             flags = ["--until", f"{_END_FOLDER}/{_END_FILE}", "--grace", f"{grace:g}", "--"]
             container["command"] = [*host, *flags, *container["command"]]
             mount = {"name": _END, "mountPath": _END_FOLDER, "readOnly": True}

@@ -11,6 +11,7 @@ from typing import Any
 from rallypoint.backends.contract import Blueprint, SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, drawn_secret
+from rallypoint.backends.kubernetes.manifests.literal import unescaped
 from rallypoint.backends.kubernetes.manifests.network_policy import network_policy_of
 from rallypoint.backends.kubernetes.manifests.objects import MANIFEST_KEY, job_configmap
 from rallypoint.backends.kubernetes.names import JobRef
@@ -51,7 +52,7 @@ def draw(
         kind: what becomes of it: a PyTorchJob may be wrapped, one alone in its wrapper may do without; None is as it is.
         job: what the manifest was made of; None tells what can be read in the manifest itself.
         orphan_policy: of the one who submits.
-        hidden: secrets in the manifest that logs and errors must not show.
+        hidden: secrets in the manifest that logs and errors must not show; a script may get them with `$` for each `$$`.
     """
     manifest = wrapped_in(manifest, kind or kind_of(manifest))
     _check_namespace(manifest, namespace)
@@ -64,7 +65,7 @@ def draw(
     plan = _plan(job, sets, orphan_policy)
     # The controller has no upper limit of retries, a job file has.
     limit = max(plan.budgets.retry_limit, read.values.get("retry_limit", 0))
-    hidden = (*plan.hidden, *hidden)
+    hidden = (*plan.hidden, *dict.fromkeys(form for secret in hidden for form in (secret, unescaped(secret))))
     plan = replaced(plan, kind=kind_of(manifest), digest=_digest(manifest), retry_limit=limit, hidden=hidden)
     plan = _of_driver(plan) if plan.kind in RAYS else plan
     ref = JobRef(name=plan.name, uid=PLACEHOLDER, namespace=namespace)

@@ -15,6 +15,7 @@ from typing import Any
 
 from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, QUEUE_PRIORITY, queue_of
+from rallypoint.backends.kubernetes.manifests.literal import literals, variables
 from rallypoint.backends.kubernetes.manifests.parts import TRAINER
 from rallypoint.backends.kubernetes.manifests.volumes import RUN
 from rallypoint.backends.kubernetes.wrapped.kinds import WRAPPING
@@ -62,8 +63,7 @@ def rays_of(job: ElasticJob, kind: Kind) -> dict[str, Any]:
     check(job, shapes)
     groups = worker_groups(job, shapes)
     markers = {role: group.marker for group in groups for role in group.roles}
-    # Kubernetes would expand `$(NAME)` in the value of a variable.
-    document = json.dumps(_inner(job, markers).to_document(), separators=(",", ":")).replace("$(", "$$(")
+    document = json.dumps(_inner(job, markers).to_document(), separators=(",", ":"))
     if len(document) > _LARGEST:
         raise SubmitError(
             f"the job document has {len(document)} bytes; with kind {kind.value}, at most {_LARGEST} bytes are allowed, "
@@ -154,13 +154,13 @@ def _head(job: ElasticJob, template: Mapping[str, Any], document: str, driver: l
         "cpu": job.master.cpu or _HEAD_RESOURCES["cpu"],
         "memory": job.master.memory or _HEAD_RESOURCES["memory"],
     }
-    variables = [{"name": env.RAY_JOB, "value": document}, {"name": env.RAY_HOME, "value": RUN}]
-    own = {"env": variables, "resources": {"requests": asked, "limits": asked}}
+    told = {env.RAY_JOB: document, env.RAY_HOME: RUN}
+    own = {"env": [*variables(told)], "resources": {"requests": asked, "limits": asked}}
     head = ray_pod(template, _HEAD, own)
     if not driver:
         return head
     ray = head["spec"]["containers"][0]
-    beside = {**ray, "name": TRAINER, "command": driver, "resources": _DRIVER_RESOURCES}
+    beside = {**ray, "name": TRAINER, "command": literals(driver), "resources": _DRIVER_RESOURCES}
     head["spec"]["containers"].insert(1, beside)
     head["spec"]["restartPolicy"] = "Never"
     return head

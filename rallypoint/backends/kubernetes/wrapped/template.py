@@ -13,6 +13,7 @@ from rallypoint.backends.contract import SubmitError
 from rallypoint.backends.kubernetes.labels import DOMAIN
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER, in_the_image
 from rallypoint.backends.kubernetes.manifests.kueue import QUEUE, queue_of
+from rallypoint.backends.kubernetes.manifests.literal import literal, literals, variables
 from rallypoint.backends.kubernetes.manifests.parts import POD_IP, role_of
 from rallypoint.backends.kubernetes.manifests.pods import node_pod
 from rallypoint.backends.kubernetes.manifests.validation import check
@@ -118,19 +119,20 @@ def _given(words: Mapping[str, str]) -> dict[str, str]:
 
 def _environment(plan: Plan) -> Iterator[dict[str, Any]]:
     values = {**plan.env, **({CHECKPOINT_DIR: plan.checkpoint_dir} if plan.checkpoint_dir else {})}
-    yield from ({"name": name, "value": value} for name, value in values.items())
+    yield from variables(values)
 
 
 def _command(plan: Plan, role: Role) -> list[str]:
-    agent = [*(role.python or ("python",)), "-m", "rallypoint.agent", "run", *_flags(plan), *_entry(plan), *plan.args]
+    python = literals(role.python or ("python",))
+    words = literals([*_flags(plan), *_entry(plan), *plan.args])
     tls = ["--tls", TLS] if plan.tls else []
+    # Kubernetes replaces these references, and no others.
     meeting = [*tls, "--rdzv-endpoint", "$(MASTER_ADDR):$(MASTER_PORT)", "--local-addr", f"$({POD_IP})"]
-    place = agent.index("run") + 1
-    agent[place:place] = meeting
+    agent = [*python, "-m", "rallypoint.agent", "run", *meeting, *words]
     if not plan.setup:
         return agent
     # One shell, as agents of other kinds have it: it stops at the first error, and what it exports the workers have.
-    return ["sh", "-e", "-c", "\n".join((*plan.setup, 'exec "$@"')), "setup", *agent]
+    return ["sh", "-e", "-c", literal("\n".join((*plan.setup, 'exec "$@"'))), "setup", *agent]
 
 
 def _flags(plan: Plan) -> Iterator[str]:

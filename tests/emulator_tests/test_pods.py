@@ -21,8 +21,8 @@ SLEEP = ("sh", "-c", "echo up; while true; do sleep 0.05; done")
     [
         pytest.param("exit 0", 0, "Completed", "Succeeded", id="all is well"),
         pytest.param("exit 7", 7, "Error", "Failed", id="an exit code"),
-        pytest.param("kill -SEGV $$", 139, "Error", "Failed", id="a signal"),
-        pytest.param("kill -KILL $$", 137, "Error", "Failed", id="killed"),
+        pytest.param("kill -SEGV $$$$", 139, "Error", "Failed", id="a signal"),
+        pytest.param("kill -KILL $$$$", 137, "Error", "Failed", id="killed"),
     ],
 )
 def test_the_end_of_a_process_is_the_end_of_its_pod(calls, script, code, reason, phase):

@@ -28,6 +28,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
+import select
 import signal
 import sys
 import time
@@ -48,8 +49,8 @@ _PR_SET_CHILD_SUBREAPER = 36
 #: Phases of the record in which nodes may start (supervision/record.py).
 _STARTING = ("Resuming", "Running")
 
-#: How often a shim looks whether its job is still there, in seconds; and whether the process is still there that it depends on.
-_LOOK, _LOOK_AT_LIFELINE = 2.0, 0.1
+#: How often a shim looks whether its job is still there, in seconds.
+_LOOK = 2.0
 
 #: More than `exit.json` needs; taken ahead, so that a disk that fills up meanwhile loses no exit code.
 _EXIT_BYTES = 4096
@@ -64,6 +65,8 @@ class _Spec:
         self.mark = os.environ[JOB_MARK]
         self.lifeline = tuple(map(int, os.environ.pop(LIFELINE, "").split()))
         self.cgroup = cgroup.find(f"rallypoint-{self.mark.replace('/', '.')}")
+        #: Descriptors that can be read while a signal is pending, and once the process has ended that the node depends on.
+        self.signals, self.lost = -1, list[int]()
 
 
 def main(arguments: list[str]) -> int:
@@ -142,6 +145,7 @@ def _settle(spec: _Spec) -> None:
         raise OSError(
             ctypes.get_errno(), "the kernel refused prctl(PR_SET_CHILD_SUBREAPER), so the shim cannot adopt the node's orphans"
         )
+    spec.signals, spec.lost = _signals(), _lifeline(spec)
     durable.reserve(f"{spec.folder}/{EXIT_FILE}", _EXIT_BYTES)
     pid = os.getpid()
     told = {
@@ -194,9 +198,14 @@ def _start(spec: _Spec) -> int:
 
 def _tend(spec: _Spec, node: int) -> int:
     """Pass on signals until the node's first process has ended; return its wait status."""
-    asked = False
+    asked, pause = False, 0.0
+    news = select.poll()
+    for descriptor in (spec.signals, *spec.lost):
+        news.register(descriptor, select.POLLIN)
     while True:
-        told = signal.sigtimedwait(_SIGNALS, _LOOK_AT_LIFELINE if spec.lifeline else _LOOK)
+        news.poll(1000 * pause)
+        pause = _LOOK
+        told = signal.sigtimedwait(_SIGNALS, 0)
         number = told.si_signo if told is not None else FORCE if _abandoned(spec) else 0
         if number == signal.SIGCHLD:
             status = _reap(node)
@@ -204,9 +213,31 @@ def _tend(spec: _Spec, node: int) -> int:
                 return status
         elif number == FORCE:
             os.killpg(node, signal.SIGKILL)
+            while spec.lost:  # it can be read from now on, and all that follows is the end of the node
+                news.unregister(spec.lost.pop())
         elif number and not asked:  # supervisors ask until they see it gone; the node hears it once
             asked = True
             os.killpg(node, signal.SIGTERM)
+
+
+def _signals() -> int:
+    """Return a descriptor that can be read while a signal of `_SIGNALS` is pending."""
+    libc, signals = ctypes.CDLL(None, use_errno=True), ctypes.create_string_buffer(128)  # more than any `sigset_t` needs
+    libc.sigemptyset(signals)
+    for number in _SIGNALS:
+        libc.sigaddset(signals, int(number))
+    descriptor = int(libc.signalfd(-1, signals, os.O_CLOEXEC))
+    if descriptor < 0:
+        raise OSError(ctypes.get_errno(), "the kernel refused signalfd, so the shim cannot wait for signals")
+    return descriptor
+
+
+def _lifeline(spec: _Spec) -> list[int]:
+    """Return a descriptor that can be read once the process has ended that the node depends on; none where there is none."""
+    try:
+        return [os.pidfd_open(spec.lifeline[0])] if spec.lifeline else []
+    except ProcessLookupError:  # the first look finds that it has ended
+        return []
 
 
 def _abandoned(spec: _Spec) -> bool:

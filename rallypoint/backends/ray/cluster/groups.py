@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,13 +12,11 @@ from ray.util import get_placement_group, placement_group, remove_placement_grou
 from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from rallypoint.backends.ray.cluster.host import Host
-from rallypoint.backends.ray.cluster.priority import SETTING, match_priority
+from rallypoint.backends.ray.cluster.actors import InstanceHost, NodeHost
 from rallypoint.backends.ray.placement import Bundle
 
 __all__ = [
     "Group",
-    "NodeHost",
     "address_of",
     "ensure_group",
     "find_actor",
@@ -56,18 +53,6 @@ class Group:
     def ready(self) -> bool:
         """Whether all bundles hold their resources."""
         return self.state == _READY
-
-
-class NodeHost(Host):
-    """The actor of a node."""
-
-    def __init__(self) -> None:
-        match_priority(os.getppid(), os.environ.get(SETTING))
-        super().__init__()
-
-    async def where(self) -> dict[str, str]:
-        """Return the id and the address of the Ray node that this actor runs on."""
-        return {"node_id": ray.get_runtime_context().get_node_id(), "address": ray.util.get_node_ip_address()}
 
 
 def ensure_group(name: str, bundles: Sequence[Bundle], *, patience: float) -> Group:
@@ -129,7 +114,15 @@ def address_of(node: str) -> str:
     return next((str(one["NodeManagerAddress"]) for one in ray.nodes() if one["NodeID"] == node), "")
 
 
-def start_actor(name: str, group: Group, *, bundle: int, ask: Mapping[str, float], runtime_env: Mapping[str, Any]) -> Any:
+def start_actor(
+    name: str,
+    group: Group,
+    *,
+    bundle: int,
+    ask: Mapping[str, float],
+    runtime_env: Mapping[str, Any],
+    kind: type[NodeHost | InstanceHost] = NodeHost,
+) -> Any:
     """Return the actor of this name, created in a bundle of a group unless it exists. Its process may not run yet."""
     found = find_actor(name)
     if found is not None:
@@ -140,7 +133,7 @@ def start_actor(name: str, group: Group, *, bundle: int, ask: Mapping[str, float
         "lifetime": "detached",
         "max_restarts": 0,
         "max_task_retries": 0,
-        "max_concurrency": 16,
+        **({"max_concurrency": 16} if kind is InstanceHost else {}),
         "num_cpus": asked.pop("CPU", 0),
         "num_gpus": asked.pop("GPU", 0),
         "memory": asked.pop("memory", 0) or None,
@@ -150,7 +143,7 @@ def start_actor(name: str, group: Group, *, bundle: int, ask: Mapping[str, float
         ),
         "runtime_env": dict(runtime_env) or None,
     }
-    return ray.remote(NodeHost).options(**options).remote()
+    return ray.remote(kind).options(**options).remote()
 
 
 def missing_resource(bundles: Sequence[Bundle]) -> str:

@@ -13,9 +13,10 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rallypoint.backends.contract import ActionError
 from rallypoint.backends.local import durable, proc
@@ -32,7 +33,9 @@ from rallypoint.wire.private import private_folder
 from rallypoint.wire.tls import CERTIFICATE
 from rallypoint.wire.unit_files import EXIT, START, UNITS, UnitStart
 
-__all__ = ["TLS", "TLS_OF_ROLES", "Host", "NodeSpec"]
+__all__ = ["TLS", "TLS_OF_ROLES", "Host", "NodeSpec", "at_once"]
+
+T = TypeVar("T")
 
 #: Folders of certificates below that of a job: its own, and those of the job whose elastic role it is.
 TLS, TLS_OF_ROLES = "tls", "roles-tls"
@@ -68,9 +71,10 @@ class NodeSpec:
 
 
 class Host:
-    """One node on this machine."""
+    """One node on this machine. `call` calls what blocks."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, call: Callable[..., Awaitable[Any]] = asyncio.to_thread) -> None:
+        self._call = call
         self._folder: JobFolder | None = None
         self._node: NodeFolder | None = None
         self._ended = asyncio.Event()
@@ -81,7 +85,7 @@ class Host:
         if self._node is not None:
             return {}
         try:
-            node = await asyncio.to_thread(self._start, spec)
+            node = await self._call(self._start, spec)
         except ActionError as error:
             return {"reason": str(error), "fatal": error.fatal}
         except OSError as error:
@@ -150,7 +154,7 @@ class Host:
         until = asyncio.get_running_loop().time() + timeout
         while True:
             ended = self._ended.is_set()
-            chunks = await asyncio.to_thread(_chunks, node.path, offsets)
+            chunks = await self._call(_chunks, node.path, offsets)
             if chunks:
                 self._look = _LOOK
             left = until - asyncio.get_running_loop().time()
@@ -159,35 +163,40 @@ class Host:
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._ended.wait(), min(self._look, left))
             self._look = min(2 * self._look, self._longest_look)
-        seen = await asyncio.to_thread(node.look)
+        seen = await self._call(node.look)
         return {"seen": seen, "chunks": chunks, "over": ended and not chunks and (seen is None or not seen.present)}
 
     async def endpoint(self, text: str) -> None:
         """Store the coordinator's address where the agent reads it."""
         if self._folder is not None:
-            await asyncio.to_thread(durable.write_text, str(self._folder.endpoint), text)
+            await self._call(durable.write_text, str(self._folder.endpoint), text)
 
     async def renew(self, files: dict[str, str]) -> None:
         """Replace certificates, by their names below the folder of the job; the agent reads them within seconds."""
         if self._folder is not None:
-            await asyncio.to_thread(_write, self._folder.path, files)
+            await self._call(_write, self._folder.path, files)
 
     async def order(self, record: str, files: dict[str, str]) -> bool:
         """Store what is to run and to end, by the record of now, and have the host look; False before the host was started."""
         if self._folder is None or self._node is None:
             return False
-        await asyncio.to_thread(_store, self._folder, self._node, record, files)
+        await self._call(_store, self._folder, self._node, record, files)
         return True
 
     async def end(self, *, force: bool) -> None:
         """Request the end of the agent, or end it at once."""
         if self._node is not None:
-            await asyncio.to_thread(self._node.end, force=force)
+            await self._call(self._node.end, force=force)
 
     async def close(self) -> None:
         """Delete the node's folder. The agent has ended."""
         if self._folder is not None:
-            await asyncio.to_thread(shutil.rmtree, self._folder.path, ignore_errors=True)
+            await self._call(shutil.rmtree, self._folder.path, ignore_errors=True)
+
+
+async def at_once(function: Callable[..., T], *arguments: Any, **named: Any) -> T:
+    """Call what blocks in the thread of the event loop."""
+    return function(*arguments, **named)
 
 
 def _node(folder: JobFolder, spec: NodeSpec) -> NodeFolder:

@@ -25,6 +25,7 @@ from rallypoint.backends.local.files import read_optional
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.ray.cluster import groups
+from rallypoint.backends.ray.cluster.actors import InstanceHost
 from rallypoint.backends.ray.cluster.host import TLS, TLS_OF_ROLES, NodeSpec
 from rallypoint.backends.ray.placement import FILE, Placement, actor_name, group_name
 from rallypoint.supervision.actions import CreateNode
@@ -78,6 +79,15 @@ class Waiting:
     """Since when a base group waits for resources, in seconds since the epoch on the ledger's machine."""
 
     since: float
+
+
+@dataclass
+class _Sent:
+    """What an actor was sent: the coordinator's address, certificates by their `_stamp`; and when the files are read again."""
+
+    endpoint: str = ""
+    stamp: tuple[int, ...] = ()
+    again: float = 0.0
 
 
 class Nodes:
@@ -139,7 +149,8 @@ class Nodes:
             bundle = spot.first + group
             if not base.ready:
                 raise _waits(base, placement)
-            groups.start_actor(name, base, bundle=bundle, ask=spot.ask, runtime_env=placement.runtime_env)
+            kind, runtime_env = InstanceHost, placement.runtime_env
+            groups.start_actor(name, base, bundle=bundle, ask=spot.ask, runtime_env=runtime_env, kind=kind)
             its = f"{place}-{group}"
             _note(host, Placed(attempt=record.attempt, actor=name, group=base.name, bundle=bundle, own=False, host=its))
         self.follow(record.uid, folder, host)
@@ -250,17 +261,11 @@ class Nodes:
 
     async def _news(self, folder: JobFolder, node: NodeFolder, placed: Placed, actor: Any, host: str) -> NodeSeen:
         offsets = await asyncio.to_thread(_sizes, node.path)
-        told, renewed = "", None
+        sent = _Sent()
         while True:
-            text, stamp = await asyncio.to_thread(lambda: (_endpoint(folder), _stamp(folder, placed)))
             try:
-                if text and text != told:
-                    await actor.endpoint.remote(text)
-                    told = text
-                if stamp and stamp != renewed:  # also after the ledger was lost: they may have been renewed just before
-                    await actor.renew.remote(await asyncio.to_thread(_certificates, folder, placed))
-                    renewed = stamp
-                waits = _REPORT if node.path in self._live and (told or placed.host) else 0.2
+                await self._send_files(folder, placed, actor, sent)
+                waits = _REPORT if node.path in self._live and (sent.endpoint or placed.host) else 0.2
                 news = await actor.news.remote(offsets, waits)
             except ActorUnavailableError:
                 await asyncio.sleep(_PAUSE)
@@ -281,6 +286,19 @@ class Nodes:
             if not seen.ended and self._live.get(node.path) != seen:
                 self._live[node.path] = seen
                 self._changed(folder.path)
+
+    async def _send_files(self, folder: JobFolder, placed: Placed, actor: Any, sent: _Sent) -> None:
+        """Send the coordinator's address and certificates, if they have changed; `announce` sends a new address sooner."""
+        if sent.endpoint and self._loop.time() < sent.again:
+            return
+        text, stamp = await asyncio.to_thread(lambda: (_endpoint(folder), _stamp(folder, placed)))
+        if text and text != sent.endpoint:
+            await actor.endpoint.remote(text)
+            sent.endpoint = text
+        if stamp and stamp != sent.stamp:  # also after the ledger was lost: they may have been renewed just before
+            await actor.renew.remote(await asyncio.to_thread(_certificates, folder, placed))
+            sent.stamp = stamp
+        sent.again = self._loop.time() + _REPORT
 
     # --- instances ------------------------------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from rallypoint.backends.contract import BackendError, Stored
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import Access
 from rallypoint.backends.ray.backend import RayBackend
+from rallypoint.backends.ray.line import LINE, PATH
 from rallypoint.backends.ray.placement import FILE, Placement
 from rallypoint.backends.requests import request_deletion
 from rallypoint.backends.supervise import supervise
@@ -72,8 +73,8 @@ class Forged:
             return web.json_response([{"submission_id": "evil", "metadata": mark, "status": "SUCCEEDED", "start_time": 1}])
         if path.endswith("/logs"):
             line = json.dumps({"url": f"http://{request.host}", "key": KEY})
-            return web.json_response({"logs": f"{calls.LINE}{line}\n"})
-        return web.json_response({"value": self._value(path.removeprefix(calls.PATH), await request.json())})
+            return web.json_response({"logs": f"{LINE}{line}\n"})
+        return web.json_response({"value": self._value(path.removeprefix(PATH), await request.json())})
 
     def _value(self, method: str, given: dict[str, Any]) -> Any:
         self.asked.append(method)

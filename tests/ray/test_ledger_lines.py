@@ -7,14 +7,14 @@ import tracemalloc
 
 import pytest
 
-from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.dashboard import announced, read_line
+from rallypoint.backends.ray.line import LINE
 
 KEY = "k" * 43
 
 
 def line(url: str, key: str = KEY) -> str:
-    return f"{calls.LINE}{json.dumps({'url': url, 'key': key})}\n"
+    return f"{LINE}{json.dumps({'url': url, 'key': key})}\n"
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_line_that_no_ledger_wrote_names_no_ledger(text: str) -> None:
         pytest.param("", "\nmore\n", id="first"),
         pytest.param("text\r\n\n", "", id="last"),
         pytest.param("\n" * (4 << 20), "\n" * (4 << 20), id="among millions of lines"),
-        pytest.param(f"x {calls.LINE}{{}}\n", "\n" + line("http://10.0.0.1:99"), id="among others"),
+        pytest.param(f"x {LINE}{{}}\n", "\n" + line("http://10.0.0.1:99"), id="among others"),
     ],
 )
 def test_a_ledger_is_found_in_a_log_of_any_size(before: str, after: str) -> None:
@@ -63,7 +63,7 @@ def test_a_ledger_is_found_in_a_log_of_any_size(before: str, after: str) -> None
         tracemalloc.stop()
 
 
-@pytest.mark.parametrize("log", ["", "text", f"x{calls.LINE}", f"text\n {calls.LINE}{{}}"])
+@pytest.mark.parametrize("log", ["", "text", f"x{LINE}", f"text\n {LINE}{{}}"])
 def test_another_log_announces_no_ledger(log: str) -> None:
     """The line has to begin with the mark."""
     assert announced(log) == ""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from rallypoint.backends.ray import calls
+from rallypoint.backends.ray.line import PATH
 
 pytest.importorskip("ray")
 
@@ -42,7 +42,7 @@ async def test_a_request_of_any_form_has_an_answer_without_a_traceback(
     ledger = Ledger(str(tmp_path), "team", "127.0.0.1")
     ledger._key = KEY.decode()
     application = web.Application(client_max_size=1 << 20)
-    application.router.add_post(calls.PATH + "{method}", ledger._answer)
+    application.router.add_post(PATH + "{method}", ledger._answer)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
@@ -141,7 +141,7 @@ def test_a_ledger_keeps_its_key_in_an_open_folder(tmp_path: Path) -> None:
 def test_the_key_is_printed_for_its_owner_alone(tmp_path: Path) -> None:
     """Ray's file with the output of a job is open to all users of the head node, who may have opened it before."""
     tmp_path.chmod(0o777)
-    code = "from rallypoint.backends.ray.cluster import bootstrap; bootstrap.print_secret('KEY\\n')"
+    code = "from rallypoint.backends.ray.cluster import place; place.print_secret('KEY\\n')"
     output = tmp_path / "job-driver.log"
     output.write_text("earlier\n")
     with output.open("rb") as early, output.open("ab") as written:

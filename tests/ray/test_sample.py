@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rallypoint.backends.ray.calls import LINE
+from rallypoint.backends.ray.line import LINE
 from rallypoint.job import load_job
 from tests.cluster.test_behaviours import (  # noqa: F401  collected here once more, with the site of this package
     test_a_killed_worker_is_started_again_in_place,

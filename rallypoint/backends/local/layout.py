@@ -188,6 +188,8 @@ class JobFolder:
 
     def children(self) -> Iterator[JobFolder]:
         """The jobs of elastic roles. Reads folders."""
+        if not (self.path / "jobs").is_dir():
+            return
         for path in _listed(self.path, "jobs/*"):
             if is_job_name(path.name) and not path.is_symlink() and self.has_own_jobs():
                 yield JobFolder(path=path)

@@ -42,8 +42,6 @@ from rallypoint.wire.sanitize import clean_text
 from rallypoint.wire.status import JobStatus
 
 __all__ = [
-    "LINE",
-    "PATH",
     "WHERE",
     "action_from",
     "action_to",
@@ -78,14 +76,8 @@ _PLACE, _SEPARATORS = 100, re.compile(r"[=;]")
 #: Characters of an error that a ledger answers with.
 _TEXT = 2000
 
-#: Begins the line with which the bootstrap job gives out the address and the key of the ledger.
-LINE = "RALLYPOINT_LEDGER "
-
 #: Where a job was found, for errors.
 WHERE = "the response of the ledger"
-
-#: Where the ledger takes calls; the name of the method follows.
-PATH = "/v1/"
 
 _ACTIONS = {name: getattr(actions, name) for name in actions.__all__ if name != "Action"}
 _ERRORS: dict[str, type[BackendError]] = {

@@ -19,6 +19,7 @@ import aiohttp
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import LEDGER, Access, read_runtime_env, tls_context
+from rallypoint.backends.ray.line import LINE, PATH
 from rallypoint.backends.ray.working_dir import local_folder, package
 from rallypoint.kube.http import LimitError, read_body, refuse_compressed
 from rallypoint.wire import sanitize
@@ -224,7 +225,7 @@ class Cluster:
         body = await asyncio.to_thread(json.dumps, given)
         try:
             async with self._opened().post(
-                f"{url}{calls.PATH}{method}",
+                f"{url}{PATH}{method}",
                 data=body,
                 headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT),
@@ -369,8 +370,8 @@ def announced(log: str) -> str:
 
     Any program on the cluster can write a log with millions of lines, and to split it would stop the event loop.
     """
-    begin = 0 if log.startswith(calls.LINE) else log.find(f"\n{calls.LINE}") + 1
-    return log[begin : begin + _LONGEST_LINE].partition("\n")[0] if log.startswith(calls.LINE, begin) else ""
+    begin = 0 if log.startswith(LINE) else log.find(f"\n{LINE}") + 1
+    return log[begin : begin + _LONGEST_LINE].partition("\n")[0] if log.startswith(LINE, begin) else ""
 
 
 def read_line(line: str, *, dashboard: str) -> tuple[str, str] | None:
@@ -379,7 +380,7 @@ def read_line(line: str, *, dashboard: str) -> tuple[str, str] | None:
     Any program on the cluster can write such a line, and Airflow's API server sends a request to its address.
     """
     try:
-        found = json.loads(line.removeprefix(calls.LINE))
+        found = json.loads(line.removeprefix(LINE))
         url, key = str(found["url"]), str(found["key"])
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port

@@ -1,58 +1,24 @@
-"""The Ray job of a submission: it finds or creates the ledger and prints where the ledger answers."""
+"""What the Ray job of a submission asks Ray for: the ledger, which it creates unless it lives."""
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
-import secrets
-import stat
-import sys
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import ray
 
 from rallypoint.backends.ray.access import LEDGER
-from rallypoint.backends.ray.calls import LINE
 from rallypoint.backends.ray.cluster.ledger import Ledger
 from rallypoint.backends.ray.cluster.priority import SETTING, match_priority
 from rallypoint.backends.ray.placement import HEAD
 
-__all__ = ["main", "open_ledger", "print_secret"]
+__all__ = ["connect", "open_ledger"]
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Print the address and the key of the ledger of a namespace."""
-    parser = argparse.ArgumentParser(prog="python -m rallypoint.backends.ray.cluster")
-    parser.add_argument("--namespace", required=True)
-    parser.add_argument("--home", default="")
-    args = parser.parse_args(argv)
-    ray.init(address="auto", namespace=args.namespace, log_to_driver=False, logging_level="warning")
-    found = open_ledger(args.namespace, args.home)
-    sys.stdout.flush()
-    print_secret(f"{LINE}{json.dumps(found)}\n")
-    return 0
-
-
-def print_secret(line: str) -> None:
-    """Write a line to the standard output; if this is a file, only its owner can read the line, whatever its mode was.
-
-    Ray keeps the output of a job in a file that every user of the head node can read and may have open already. So the line
-    goes to a new file that takes the place of the old one.
-    """
-    out = sys.stdout.fileno()
-    if not stat.S_ISREG(os.fstat(out).st_mode):
-        sys.stdout.write(line)
-        sys.stdout.flush()
-        return
-    path = Path(f"/proc/self/fd/{out}").readlink()
-    earlier = path.read_bytes()
-    fresh = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    with os.fdopen(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(earlier + line.encode())
-    fresh.replace(path)
+def connect(namespace: str, home: str) -> dict[str, str]:
+    """Connect to the cluster of this machine, and return where the ledger answers; creates it unless it lives."""
+    ray.init(address="auto", namespace=namespace, log_to_driver=False, logging_level="warning")
+    return open_ledger(namespace, home)
 
 
 def open_ledger(namespace: str, home: str) -> dict[str, str]:
@@ -83,5 +49,6 @@ class _Ledger(Ledger):
     """The ledger as an actor."""
 
     def __init__(self, home: str, namespace: str) -> None:
-        super().__init__(home, namespace, ray.util.get_node_ip_address())
+        cluster = str(ray.get_runtime_context().gcs_address)
+        super().__init__(home, namespace, ray.util.get_node_ip_address(), cluster=cluster)
         match_priority(os.getppid(), os.environ.get(SETTING))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
+import os
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rallypoint.backends.contract import ActionError, BackendError, Blueprint, JobExistsError, Stored
@@ -12,6 +13,7 @@ from rallypoint.backends.local.backend import LocalBackend
 from rallypoint.backends.local.command_lines import coordinator_command
 from rallypoint.backends.local.files import telling
 from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.shim import EXIT_FILE
 from rallypoint.backends.local.store import Store
 from rallypoint.backends.ray.cluster import groups
 from rallypoint.backends.ray.cluster.nodes import Nodes
@@ -19,7 +21,7 @@ from rallypoint.supervision.actions import Action, CreateCoordinator, CreateNode
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import JobRecord, Phase
 
-__all__ = ["ClusterJobs", "stamp_of"]
+__all__ = ["NO_STAMP", "ClusterJobs", "Stamp", "stamp_of"]
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +29,7 @@ log = logging.getLogger(__name__)
 _KEEPING = (Phase.RESUMING, Phase.RUNNING, Phase.RESETTING)
 
 #: Seconds between two writes of a status in which only the progress changes: each one costs a turn of the job's supervisor.
-_PROGRESS_PERIOD = 5.0
+_PROGRESS_PERIOD = 15.0
 
 
 class ClusterJobs(LocalBackend):
@@ -135,13 +137,39 @@ class ClusterJobs(LocalBackend):
         return self._children[name]
 
 
-def stamp_of(folder: JobFolder) -> tuple[int, ...]:
-    """Return a value that changes with the record, the status and the coordinators of a job. Reads files."""
-    found = []
-    for path in [folder.record, folder.status, *sorted(folder.path.glob("coordinator/term-*/exit.json"))]:
-        with contextlib.suppress(OSError):
-            found.append(path.stat().st_mtime_ns)
-    return tuple(found)
+@dataclass(frozen=True, kw_only=True)
+class Stamp:
+    """Times that change with a job: its record and the ends of its coordinators, its status, its coordinator's address."""
+
+    job: tuple[int, ...]
+    status: int
+    endpoint: int
+
+
+#: That of a job that was not looked at before.
+NO_STAMP = Stamp(job=(), status=0, endpoint=0)
+
+
+def stamp_of(folder: JobFolder) -> Stamp:
+    """Return the stamp of a job. Reads folders, and is called five times a second for each job."""
+    path = str(folder.path)
+    ends = [_changed_at(f"{path}/coordinator/{term}/{EXIT_FILE}") for term in sorted(_entries(f"{path}/coordinator"))]
+    record, status, endpoint = map(_changed_at, map(str, (folder.record, folder.status, folder.endpoint)))
+    return Stamp(job=(record, *ends), status=status, endpoint=endpoint)
+
+
+def _changed_at(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns  # noqa: PTH116  a plain call, many times a second
+    except OSError:
+        return 0
+
+
+def _entries(path: str) -> list[str]:
+    try:
+        return os.listdir(path)  # noqa: PTH208  a plain call, many times a second
+    except OSError:
+        return []
 
 
 def _wanted(record: JobRecord, attempt: int) -> bool:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import errno
 import hmac
 import json
 import logging
 import os
 import secrets
-import stat
 import sys
-import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -32,12 +29,14 @@ from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader, UnitLogReader
 from rallypoint.backends.local.units import prepare_roles
 from rallypoint.backends.ray import calls
+from rallypoint.backends.ray.cluster import place
 from rallypoint.backends.ray.cluster.directories import Directories, is_open
 from rallypoint.backends.ray.cluster.holds import Holds
-from rallypoint.backends.ray.cluster.jobs import ClusterJobs, stamp_of
+from rallypoint.backends.ray.cluster.jobs import NO_STAMP, ClusterJobs, Stamp, stamp_of
 from rallypoint.backends.ray.cluster.mirror import Mirror, is_url
 from rallypoint.backends.ray.cluster.nodes import Nodes
 from rallypoint.backends.ray.cluster.units import ClusterUnits
+from rallypoint.backends.ray.line import PATH
 from rallypoint.backends.ray.placement import FILE
 from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.supervision.actions import Purge
@@ -61,25 +60,22 @@ _LARGEST = 64 << 20
 #: Longest wait of one call for a change, in seconds.
 _LONGEST_WAIT = 20.0
 
-#: The file with the key, and the bytes of it that are read.
-_KEY, _LONGEST_KEY = "ledger.key", 4096
-
 
 class Ledger:
     """The jobs of one namespace. `home` is the folder that holds them; "" is `~/.rallypoint/ray/NAMESPACE`.
 
-    Where `home` is a URL, that folder holds them, too, and each change is at the URL before it is answered.
+    Where `home` is a URL, that folder holds them, too, and each change is at the URL before it is answered. `cluster` is the
+    address of the cluster's GCS, by which Ray jobs of that cluster find this ledger.
     """
 
-    def __init__(self, home: str, namespace: str, address: str) -> None:
+    def __init__(self, home: str, namespace: str, address: str, *, cluster: str = "") -> None:
         logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
         self._mirror = Mirror(home) if is_url(home) else None
-        folder = "" if is_url(home) else home
-        self.home = Path(folder or f"~/.rallypoint/ray/{namespace}").expanduser().absolute()
-        self._address = address
+        self.home = place.home_of(home, namespace)
+        self._address, self._namespace, self._cluster = address, namespace, cluster
         self._url = self._key = ""
         self._changes: dict[str, int] = {}
-        self._news = asyncio.Condition()
+        self._waiting: dict[str, set[asyncio.Event]] = {}
         self._starting = asyncio.Lock()
 
     async def open(self) -> dict[str, str]:
@@ -100,7 +96,7 @@ class Ledger:
         if self._mirror is not None:
             await in_thread(self._mirror.open, self._store)
         application = web.Application(client_max_size=_LARGEST)
-        application.router.add_post(calls.PATH + "{method}", self._answer)
+        application.router.add_post(PATH + "{method}", self._answer)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, self._address, 0)
@@ -110,6 +106,8 @@ class Ledger:
         await in_thread(self._jobs.follow_all)
         await self._open_directories()
         self._url = f"http://{host}:{port}"
+        if self._cluster:
+            await in_thread(place.note, self.home, place.Place.of(self._url, self._namespace, self._cluster))
         self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._renew_certificates())]
 
     async def _open_directories(self) -> None:
@@ -134,40 +132,36 @@ class Ledger:
 
     def _prepare(self) -> None:
         private_folder(self.home)
-        path = self.home / _KEY
-        if not _read_key(path):
+        path = self.home / place.KEY
+        if not place.read_private(path):
             durable.write_text(str(path), secrets.token_urlsafe(32))
-        self._key = _read_key(path)
+        self._key = place.read_private(path)
 
     # --- changes ----------------------------------------------------------------------------------------------------------
 
     def _changed(self, name: str) -> None:
         self._changes[name] = self._changes.get(name, 0) + 1
-        asyncio.get_running_loop().create_task(self._tell())
-
-    async def _tell(self) -> None:
-        async with self._news:
-            self._news.notify_all()
+        for news in self._waiting.get(name, ()):
+            news.set()
 
     async def _watch(self) -> None:
         """Look at the files of all jobs, announce coordinators, remove groups that are needed no more, and end when idle."""
-        stamps: dict[str, tuple[int, ...]] = {}
-        endpoints: dict[str, int] = {}
+        known: dict[str, Stamp] = {}
         idle = time.monotonic()
         while True:
             try:
                 for name in self._holds.expired():
                     self._changed(name)
-                names = await in_thread(self._store.names)
-                for key, (stamp, endpoint) in (await in_thread(self._stamps, names)).items():
-                    if stamps.get(key) != stamp:
-                        stamps[key] = stamp
+                found = await in_thread(self._stamps)
+                for key, stamp in found.items():
+                    before, known[key] = known.get(key, NO_STAMP), stamp
+                    if before.job != stamp.job or before.status != stamp.status:
                         self._changed(key)
+                    if before.job != stamp.job:
                         await in_thread(self._tidy, key)
-                    if endpoint and endpoints.get(key) != endpoint:
-                        endpoints[key] = endpoint
+                    if stamp.endpoint and before.endpoint != stamp.endpoint:
                         self._nodes.announce(self._folder(key))
-                if names or self._holds.any:
+                if found or self._holds.any:
                     idle = time.monotonic()
             except (OSError, BackendError) as error:
                 log.warning("the ledger cannot read the jobs of this Ray namespace: %s; retrying in %g s", error, _LOOK)
@@ -175,11 +169,14 @@ class Ledger:
                 os._exit(0)
             await asyncio.sleep(_LOOK)
 
-    def _stamps(self, names: tuple[str, ...]) -> dict[str, tuple[tuple[int, ...], int]]:
-        """Return values that change with a job, and with the address of its coordinator, by keys of jobs."""
-        keys = [(name, *(f"{name}/{one.path.name}" for one in self._store.job(name).children())) for name in names]
-        folders = {key: self._folder(key) for every in keys for key in every}
-        return {key: (stamp_of(folder), _changed_at(folder.endpoint)) for key, folder in folders.items()}
+    def _stamps(self) -> dict[str, Stamp]:
+        """Return values that change with the jobs, by their keys."""
+        found: dict[str, Stamp] = {}
+        for name in self._store.names():
+            folder = self._store.job(name)
+            found[name] = stamp_of(folder)
+            found |= {f"{name}/{role.path.name}": stamp_of(role) for role in folder.children()}
+        return found
 
     def _folder(self, key: str) -> JobFolder:
         name, _, role = key.partition("/")
@@ -287,9 +284,16 @@ class Ledger:
     async def _do_changes(self, given: dict[str, Any]) -> Any:
         name, seen = _key(given, given["name"]), given["seen"]
         until = min(float(given["within"]), _LONGEST_WAIT)
-        async with self._news:
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._news.wait_for(lambda: self._changes.get(name, 0) != seen), until)
+        news, waiting = asyncio.Event(), self._waiting.setdefault(name, set())
+        waiting.add(news)
+        try:
+            if self._changes.get(name, 0) == seen:
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(news.wait(), until)
+        finally:
+            waiting.discard(news)
+            if not waiting:
+                del self._waiting[name]
         return {"seen": self._changes.get(name, 0)}
 
     async def _do_logs(self, given: dict[str, Any]) -> Any:
@@ -411,12 +415,6 @@ def _key(given: dict[str, Any], name: str) -> str:
     return f"{within}/{name}" if within else name
 
 
-def _changed_at(path: Path) -> int:
-    with contextlib.suppress(OSError):
-        return path.stat().st_mtime_ns
-    return 0
-
-
 def _blueprint(given: dict[str, Any]) -> Blueprint:
     job = calls.job_from(given["document"])
     return Blueprint(
@@ -427,35 +425,3 @@ def _blueprint(given: dict[str, Any]) -> Blueprint:
         function=given["function"],
         claimant=given["claimant"],
     )
-
-
-def _read_key(key: Path) -> str:
-    """Return the key in a file; "" without one. Raises `OSError` for a file that others can have chosen, or can read.
-
-    Who knows the key has all jobs. A link could lead to a file of this user with a text that others know.
-    """
-    try:
-        descriptor = os.open(key, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return ""
-    except OSError as error:
-        if error.errno != errno.ELOOP:
-            raise
-        raise _refused(key, "is a symbolic link") from error
-    try:
-        found = os.fstat(descriptor)
-        with tempfile.TemporaryFile(dir=key.parent) as probe:  # some network file systems give new files another owner
-            own = os.fstat(probe.fileno()).st_uid
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise _refused(key, "is no regular file with one name")
-        if found.st_uid != own or found.st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-            raise _refused(key, f"has mode {stat.S_IMODE(found.st_mode):04o} and owner uid {found.st_uid}", own)
-        return os.read(descriptor, _LONGEST_KEY).decode(errors="replace").strip()
-    finally:
-        os.close(descriptor)
-
-
-def _refused(key: Path, problem: str, own: int | None = None) -> PermissionError:
-    owner = "" if own is None else f" and owner uid {own}"
-    told = f"the key file of the ledger {problem}; expected a file of mode 0600{owner}; delete the file to get a new key"
-    return PermissionError(errno.EACCES, told, str(key))

@@ -24,6 +24,7 @@ from rallypoint.agent.workers.tee import DEFAULT_PREFIX
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.node_range import NODE_RANGE_ALLOWED, parse_node_range
 from rallypoint.wire.plan import ElasticMode, Entry, Plan, RendezvousSettings
+from rallypoint.wire.python import run_code
 from rallypoint.wire.sections import build, known_fields
 
 __all__ = [
@@ -46,7 +47,7 @@ FENCE_TIMEOUT = 30.0
 #: Errors begin with the flag that they are about.
 _FLAG = re.compile(r"--([a-z][a-z-]*)")
 
-_RUN_PATH = "import runpy, sys; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
+_RUN_PATH = "import runpy; del sys.argv[0]; runpy.run_path(sys.argv[0], run_name='__main__')"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,11 +260,9 @@ def _workers(args: argparse.Namespace, env: Mapping[str, str]) -> int:
 def _entry(args: argparse.Namespace, env: Mapping[str, str]) -> tuple[Entry, str, tuple[str, ...]]:
     script_args = tuple(args.training_script_args)
     if args.run_path:
-        return (
-            Entry.COMMAND,
-            env.get("PYTHON_EXEC") or sys.executable,
-            ("-u", "-c", _RUN_PATH, args.training_script, *script_args),
-        )
+        python = (env.get("PYTHON_EXEC") or sys.executable, "-u")
+        program, *words = run_code(_RUN_PATH, args.training_script, *script_args, python=python)
+        return Entry.COMMAND, program, tuple(words)
     if args.no_python and args.module:
         raise UsageError("--no-python, --module: not allowed together; expected one of them")
     if args.no_python:

@@ -16,6 +16,7 @@ from typing import Any
 
 from rallypoint.wire import env
 from rallypoint.wire.errors import RallypointError
+from rallypoint.wire.python import find_in_current_folder
 
 __all__ = ["TargetError", "find", "main"]
 
@@ -89,4 +90,5 @@ def _group() -> AbstractContextManager[Any]:
 
 
 if __name__ == "__main__":
+    find_in_current_folder()
     main(sys.argv[1:])

@@ -20,6 +20,7 @@ from rallypoint.training.result import report_result
 from rallypoint.wire import codec, env
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.function import SentFunction
+from rallypoint.wire.python import find_in_current_folder
 
 __all__ = ["FunctionError", "call", "load", "main", "read", "read_private"]
 
@@ -95,4 +96,5 @@ def call(sent: SentFunction) -> Any:
 
 
 if __name__ == "__main__":
+    find_in_current_folder()
     main(sys.argv[1:], os.environ)

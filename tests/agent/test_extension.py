@@ -17,6 +17,7 @@ from rallypoint.wire import codec, env
 from rallypoint.wire.failover import Failover, Failure
 from rallypoint.wire.incident import Culprit
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.python import run_module
 from rallypoint.wire.sections import build
 
 FAILURE = Failure(
@@ -161,7 +162,7 @@ def test_it_is_started_as_a_worker_is() -> None:
         failover_extension="m::C",
     )
     command = extension_command(plan, {"A": "base", "B": "base", env.SECRET: "s"})
-    assert command.argv[1:] == ("-m", "rallypoint.agent.node.extension", "--beside", "src/train.py", "m::C")
+    assert command.argv == run_module("rallypoint.agent.node.extension", "--beside", "src/train.py", "m::C")
     assert (command.cwd, command.env["A"], command.env["B"], env.SECRET in command.env) == ("/w", "plan", "base", False)
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from rallypoint.agent.workers.zygote.launcher import imported_by, imports_of
 from rallypoint.agent.workers.zygote.preload import installed
+from rallypoint.wire.python import run_module
 
 SCRIPT = """
 import os, torch.nn as nn
@@ -52,6 +53,7 @@ def test_scripts_modules_and_code_are_read(tmp_path) -> None:
     assert imported_by([sys.executable, "-m", "train"], str(tmp_path)) == ("json",)
     assert imported_by([sys.executable, "-m", "package"], str(tmp_path)) == ("csv",)
     assert imported_by([sys.executable, "-c", "import zlib"], "") == ("zlib",)
+    assert imported_by(run_module("package"), str(tmp_path)) == ()  # looked for elsewhere
     assert imported_by([sys.executable, "-m", "json.tool"], str(tmp_path))[:2] == ("argparse", "json")
 
 

@@ -18,6 +18,7 @@ from rallypoint.wire.fence import Fence
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.progress import life_offset
+from rallypoint.wire.python import run_module
 from rallypoint.wire.sections import build
 
 ASSIGNMENT = Assignment(
@@ -168,6 +169,11 @@ def test_a_virtual_local_rank_without_a_gpu_is_an_error() -> None:
     [
         pytest.param({}, [sys.executable, "-u", "train.py", "--lr", "0.1"], id="script"),
         pytest.param({"entry": Entry.MODULE}, [sys.executable, "-u", "-m", "train.py", "--lr", "0.1"], id="module"),
+        pytest.param(
+            {"entry": Entry.MODULE, "entrypoint": "rallypoint.training.call", "args": ("m:f",)},
+            [*run_module("rallypoint.training.call", "m:f", python=(sys.executable, "-u"))],
+            id="function: a module of ours",
+        ),
         pytest.param({"entry": Entry.COMMAND, "args": ("${local_rank}",)}, ["train.py", "1"], id="command with a macro"),
     ],
 )

@@ -25,6 +25,7 @@ from rallypoint.agent.workers.zygote.program import Program, What, parse
 from rallypoint.agent.workers.zygote.standby import Standby, StandbyLostError
 from rallypoint.agent.workers.zygote.standby_pool import StandbyPool, Wanted, declared
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.python import run_module
 from rallypoint.wire.sections import build, replaced
 from tests.agent.fakes import DeafReaper
 
@@ -61,6 +62,14 @@ def test_command_lines_are_read_as_python_reads_them(
     """Anything that only Python itself knows is no program that a fork can become."""
     what = None if expected is None else Program(what=expected[0], name=expected[1], args=expected[2])
     assert parse(argv) == what
+
+
+def test_a_module_of_ours_is_known_by_its_command_line() -> None:
+    """A fork that becomes it finds no module in its folder either."""
+    argv = run_module("rallypoint.training.call", "m:f", python=("py", "-u"))
+
+    assert parse(argv) == Program(what=What.MODULE, name="rallypoint.training.call", args=("m:f",), ours=True)
+    assert parse(argv[:-2]) == Program(what=What.CODE, name=argv[3], args=())
 
 
 def test_a_refusal_says_why() -> None:
@@ -334,7 +343,7 @@ async def test_our_own_programs_are_forks_whatever_their_variables() -> None:
     """The process of the stores is ready at once, and without it a program."""
     spawner, fork = Counting(), Fork(5)
     own = Launcher(spawner, Stocked(fork)).own
-    command = Command(argv=[PYTHON, "-m", "rallypoint.x", "9"], env={}, keep=(9,))
+    command = Command(argv=run_module("rallypoint.x", "9", python=(PYTHON,)), env={}, keep=(9,))
 
     assert [await own.spawn(command, print) for _ in range(2)] == [5, 1001]
     assert fork.became == (command, "")

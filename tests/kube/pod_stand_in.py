@@ -1,6 +1,6 @@
 """Takes the place of the agent in a pod where a test is about everything around it. Standard library only, quick to start.
 
-    pod_stand_in.py FOLDER -m rallypoint.agent coordinator|node --attempt A ...
+    pod_stand_in.py FOLDER -c CODE rallypoint.agent coordinator|node --attempt A ...
 
 It waits until FOLDER has a file with its name and an exit code in it (`node-A-N-K`, `coordinator-A-T`), or for SIGTERM, which
 it answers with 143. Meanwhile it says what is written to the file of its name with `.say`.

@@ -19,6 +19,7 @@ from rallypoint.supervision.observation import NodeSeen, NodeState
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.incident import FaultKind
 from rallypoint.wire.plan import Kind
+from rallypoint.wire.python import run_module
 from tests.crds import problems
 from tests.kube.ray_clusters import inner_job
 
@@ -108,7 +109,7 @@ def test_the_rayjob_is_retried_by_nobody_else():
     spec = manifest["spec"]
 
     assert (spec["backoffLimit"], spec["shutdownAfterJobFinishes"], spec["submissionMode"]) == (0, True, "HTTPMode")
-    assert spec["entrypoint"] == "python -m rallypoint.backends.ray.cluster run"
+    assert shlex.split(spec["entrypoint"]) == [*run_module("rallypoint.backends.ray.cluster", "run", python=("python",))]
     assert "suspend" not in spec
 
 
@@ -118,7 +119,7 @@ def test_the_entry_point_of_a_rayjob_is_quoted():
     manifest, _ = made(Kind.RAYJOB, python=python)
 
     words = shlex.split(manifest["spec"]["entrypoint"])
-    assert words == [*python, "-m", "rallypoint.backends.ray.cluster", "run"]
+    assert words == [*run_module("rallypoint.backends.ray.cluster", "run", python=python)]
 
 
 def test_the_driver_of_a_raycluster_is_a_container_of_its_head():
@@ -128,7 +129,7 @@ def test_the_driver_of_a_raycluster_is_a_container_of_its_head():
 
     assert head["restartPolicy"] == "Never"
     assert [one["name"] for one in head["containers"]] == ["ray-head", "trainer"]
-    assert head["containers"][1]["command"] == ["python", "-m", "rallypoint.backends.ray.cluster", "run"]
+    assert head["containers"][1]["command"] == [*run_module("rallypoint.backends.ray.cluster", "run", python=("python",))]
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -17,6 +17,7 @@ from rallypoint.job.document import read_yaml
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.python import run_module
 from tests.kube.manifests import IMAGE, REF, blueprint_of, coordinator_of, node_of, objects_of, trainer_of, unrestricted
 
 #: Everything at once that a role can say of its pods.
@@ -163,7 +164,7 @@ def test_a_nodes_command_line_is_that_of_an_agent():
     trainer = trainer_of(node=2, attempt=3, incarnation=4, nodes=4)
 
     assert trainer["command"] == [
-        *("python", "-m", "rallypoint.agent", "node"),
+        *run_module("rallypoint.agent", "node", python=("python",)),
         *("--plan", "/etc/rallypoint/plan.json", "--secret-file", "/etc/rallypoint/secret"),
         *("--attempt", "3", "--node", "2", "--incarnation", "4", "--dir", "/var/run/rallypoint", "--shm", "/dev/shm"),
         *("--host", "$(POD_IP)", "--listen", "29610", "--output", "pod"),
@@ -179,7 +180,7 @@ def test_a_coordinators_command_line_names_its_configmaps():
     coordinator = coordinator_of(attempt=2, term=5)["spec"]["containers"][0]
 
     assert coordinator["command"] == [
-        *("python", "-m", "rallypoint.agent", "coordinator"),
+        *run_module("rallypoint.agent", "coordinator", python=("python",)),
         *("--plan", "/etc/rallypoint/plan.json", "--secret-file", "/etc/rallypoint/secret"),
         *("--uid", "0123456789abcdef", "--attempt", "2", "--term", "5", "--host", "$(POD_IP)"),
         *("--status-configmap", "team-a/digits-01234567-status", "--record-configmap", "team-a/rallypoint-digits"),

@@ -22,6 +22,7 @@ from rallypoint.backends.kubernetes.roles.layout import groups
 from rallypoint.job import load_job
 from rallypoint.job.compile_roles import compile_roles
 from rallypoint.job.placement import counts
+from rallypoint.wire.python import run_module
 from tests.kube.manifests import IMAGE, unrestricted
 
 GROUP, TOTAL, SHAPE = (f"kueue.x-k8s.io/{name}" for name in ("pod-group-name", "pod-group-total-count", "role-hash"))
@@ -160,7 +161,7 @@ def test_a_pod_of_one_instance_asks_for_whole_devices_and_runs_once():
     (container,) = pod["spec"]["containers"]
     assert pod["spec"]["restartPolicy"] == "Never"
     assert container["resources"]["limits"] == {"nvidia.com/gpu": "2", "x.io/a": "3"}
-    assert container["command"] == ["python", "-u", "-m", "rallypoint.training.call", "m:serve"]
+    assert container["command"] == [*run_module("rallypoint.training.call", "m:serve", python=("python", "-u"))]
 
 
 def test_an_instance_knows_its_place():

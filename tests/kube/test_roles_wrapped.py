@@ -20,6 +20,7 @@ from rallypoint.supervision.policy import Policy
 from rallypoint.wire.env import MASKED
 from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Kind
+from rallypoint.wire.python import run_module
 from tests.crds import problems
 from tests.emulator.kubelet.expansion import expanded
 from tests.kube.manifests import IMAGE
@@ -139,12 +140,14 @@ def test_a_server_ends_within_its_pod() -> None:
         [volume] = [one for one in template["spec"]["volumes"] if one["name"] == "rallypoint-end"]
         request = {"path": "end", "fieldRef": {"fieldPath": "metadata.annotations['rallypoint.dev/end']"}}
         assert volume["downwardAPI"] == {"items": [request]}
-    end = ["-m", "rallypoint.agent", "server", "--until", "/etc/rallypoint-end/end", "--grace"]
+    end = ("server", "--until", "/etc/rallypoint-end/end", "--grace")
     # First comes the shell that works out the rank.
-    assert server["spec"]["containers"][0]["command"][5:14] == ["python", *end, "40", "--"]
+    command = run_module("rallypoint.agent", *end, "40", "--", python=("python",))
+    assert server["spec"]["containers"][0]["command"][5:15] == [*command]
     # The agent has the grace period of its workers, and a margin.
-    agent = ["/opt/python", "-m", "rallypoint.agent", "run"]
-    assert nodes["spec"]["containers"][0]["command"][:13] == ["/opt/python", *end, "25", "--", *agent]
+    agent = run_module("rallypoint.agent", "run", python=("/opt/python",))
+    command = run_module("rallypoint.agent", *end, "25", "--", *agent, python=("/opt/python",))
+    assert nodes["spec"]["containers"][0]["command"][:15] == [*command]
 
 
 def test_a_pod_with_a_driver_and_a_server() -> None:

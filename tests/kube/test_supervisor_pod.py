@@ -8,6 +8,7 @@ from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.labels import read_pod
 from rallypoint.backends.kubernetes.leaving import trouble_of
 from rallypoint.backends.kubernetes.manifests.supervisor import supervisor_pod
+from rallypoint.wire.python import run_module
 from tests.kube.manifests import IMAGE, REF, blueprint_of, unrestricted
 from tests.kube.pods import pod, running, waiting
 
@@ -35,8 +36,8 @@ def test_it_supervises_its_job_from_inside_of_the_cluster():
     made = supervisor_of()
     (container,) = made["spec"]["containers"]
 
-    words = "-m rallypoint.cli.main supervise digits --backend kubernetes --namespace team-a --ignore-outcome"
-    assert container["command"] == ["python", *words.split()]
+    words = "supervise digits --backend kubernetes --namespace team-a --ignore-outcome"
+    assert container["command"] == [*run_module("rallypoint.cli.main", *words.split(), python=("python",))]
     assert made["spec"]["restartPolicy"] == "OnFailure"
     assert (made["spec"]["serviceAccountName"], made["spec"]["automountServiceAccountToken"]) == ("rallypoint-supervisor", True)
 

@@ -20,6 +20,7 @@ from rallypoint.job import load_job
 from rallypoint.job.annotations import PREFIX
 from rallypoint.supervision.policy import Policy
 from rallypoint.wire.plan import Kind
+from rallypoint.wire.python import run_module
 from tests.crds import problems
 from tests.kube.wrappers import pytorchjob, wrapper
 
@@ -163,9 +164,9 @@ def test_a_job_file_as_a_pytorchjob() -> None:
     roles = made["spec"]["pytorchReplicaSpecs"]
     assert (roles["Master"]["replicas"], roles["Worker"]["replicas"], roles["Worker"]["restartPolicy"]) == (1, 2, "Never")
     command = trainer(made)["command"]
-    assert command[:4] == ["python", "-m", "rallypoint.agent", "run"]
+    assert command[:5] == [*run_module("rallypoint.agent", "run", python=("python",))]
     assert command[-3:] == ["train.py", "--lr", "1"]
-    told = dict(zip(command[4:-3:2], command[5:-3:2], strict=True))
+    told = dict(zip(command[5:-3:2], command[6:-3:2], strict=True))
     assert (told["--nnodes"], told["--nproc-per-node"], told["--rdzv-id"]) == ("1:3", "2", "train")
     assert told["--rdzv-endpoint"] == "$(MASTER_ADDR):$(MASTER_PORT)"
     assert made["metadata"]["annotations"][PREFIX + "retryLimit"] == "5"
@@ -204,7 +205,7 @@ def test_setup_commands_run_before_the_agent() -> None:
     command = trainer(job(setup_commands=["export A=1"]))["command"]
 
     assert command[:4] == ["sh", "-e", "-c", 'export A=1\nexec "$$@"']
-    assert command[5:8] == ["python", "-m", "rallypoint.agent"]
+    assert command[5:9] == [*run_module("rallypoint.agent", python=("python",))]
 
 
 def test_a_pod_in_a_wrapper_needs_nothing_of_our_supervisor() -> None:

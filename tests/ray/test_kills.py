@@ -204,6 +204,6 @@ def _drivers(namespace: str) -> list[int]:
         if entry.name.isdigit():
             with contextlib.suppress(OSError):
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
-                if words[1:5] == ["-m", "rallypoint.backends.ray.cluster", "--namespace", namespace]:
+                if words[3:6] == ["rallypoint.backends.ray.cluster", "--namespace", namespace]:
                     found.append(int(entry.name))
     return found

@@ -12,6 +12,7 @@ from rallypoint.training import job_config
 from rallypoint.training.call import TargetError, find, main
 from rallypoint.wire.codec import WireError
 from rallypoint.wire.env import CONFIG
+from rallypoint.wire.python import run_module
 
 MODULE = """
 import missing_of_somebody_else
@@ -87,9 +88,7 @@ def test_exit_codes_are_those_of_a_script(tmp_path, end, code):
     """`sys.exit()` and 0 are a success."""
     (tmp_path / "ending.py").write_text(f"import sys\ndef run():\n    {end}\n")
 
-    done = subprocess.run(
-        [sys.executable, "-m", "rallypoint.training.call", "ending:run"], cwd=tmp_path, capture_output=True, check=False
-    )
+    done = subprocess.run(run_module("rallypoint.training.call", "ending:run"), cwd=tmp_path, capture_output=True, check=False)
 
     assert done.returncode == code
 

@@ -14,6 +14,7 @@ from benchmarks.gpu.machine import Machine
 from benchmarks.gpu.result import Result
 from rallypoint.agent.linux import become_subreaper
 from rallypoint.agent.workers.zygote.messages import PACKET, Order, frame, packet, receive, unpacked
+from rallypoint.wire.python import run_module
 
 __all__ = ["run"]
 
@@ -33,7 +34,7 @@ def run(machine: Machine) -> Result:
     become_subreaper()
     before = _used(machine)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    command = [sys.executable, "-u", "-m", "rallypoint.agent.workers.zygote", str(theirs.fileno()), ""]
+    command = run_module("rallypoint.agent.workers.zygote", str(theirs.fileno()), "", python=(sys.executable, "-u"))
     with subprocess.Popen(command, env=machine.environment(), pass_fds=[theirs.fileno()], start_new_session=True) as zygote:
         theirs.close()
         ours.settimeout(_PATIENCE)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import socket
-import sys
 import time
 
 import torch
 
 from benchmarks.gpu.machine import Machine, tail
 from benchmarks.gpu.result import Result
+from rallypoint.wire.python import run_module
 
 __all__ = ["run"]
 
@@ -31,7 +31,7 @@ def run(machine: Machine) -> Result:
         task = {"whole": False, "limit": 30.0, "fd": fd, "key": "gpu"}
         place = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
         place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RALLYPOINT_CHECK": json.dumps(task)}
-        command = (sys.executable, "-m", "rallypoint.capabilities.node_check.probe")
+        command = run_module("rallypoint.capabilities.node_check.probe")
         code = machine.finish(command, log, _LIMIT, keep=fd, **place)
     said = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
     figures = next((one for one in said if "compute" in one), None)

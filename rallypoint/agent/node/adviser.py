@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -19,6 +18,7 @@ from rallypoint.wire import codec, env
 from rallypoint.wire.failover import Failover, Failure
 from rallypoint.wire.masked import Masking, mask_of_plan, masked_json
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.python import run_module
 
 __all__ = ["Advice", "Adviser", "extension_command"]
 
@@ -41,17 +41,13 @@ class Advice:
 
 def extension_command(plan: Plan, base: Mapping[str, str], *, line: int | None = None) -> Command:
     """Return the command that loads the plan's extension, and tries it only where it is given no line."""
-    argv = [sys.executable, "-m", "rallypoint.agent.node.extension"]
-    if plan.entry is Entry.SCRIPT:
-        argv += ["--beside", plan.entrypoint]
-    if line is not None:
-        argv += ["--line", str(line)]
+    beside = ("--beside", plan.entrypoint) if plan.entry is Entry.SCRIPT else ()
+    answering = () if line is None else ("--line", str(line))
     variables = {**base, **plan.env}
     variables.pop(env.SECRET, None)  # as for a worker: it is the user's code
     variables.setdefault("OMP_NUM_THREADS", "1")
-    return Command(
-        argv=(*argv, plan.failures.failover_extension), env=variables, cwd=plan.workdir, keep=() if line is None else (line,)
-    )
+    argv = run_module("rallypoint.agent.node.extension", *beside, *answering, plan.failures.failover_extension)
+    return Command(argv=argv, env=variables, cwd=plan.workdir, keep=() if line is None else (line,))
 
 
 class _Host:

@@ -24,6 +24,7 @@ from rallypoint.agent.user_class import load_class, make, raised
 from rallypoint.wire import codec
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.failover import Failover, Failure
+from rallypoint.wire.python import find_in_current_folder
 
 __all__ = ["FIELD", "load", "read_answer", "say"]
 
@@ -120,4 +121,5 @@ def _write(line: socket.socket, message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    find_in_current_folder()
     sys.exit(main())

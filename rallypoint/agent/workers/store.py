@@ -15,13 +15,13 @@ import logging
 import os
 import socket
 import struct
-import sys
 from collections.abc import Callable
 
 from rallypoint.agent.errors import ConfigError, StoreError
 from rallypoint.agent.workers.spawner import Command, Starter
 from rallypoint.agent.workers.store_host import NO_TORCH
 from rallypoint.wire.endpoint import split_address
+from rallypoint.wire.python import run_module
 
 __all__ = ["StoreKeeper", "end_crowd", "listening"]
 
@@ -117,7 +117,7 @@ class StoreKeeper:
 
     async def _start_host(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        argv = [sys.executable, "-m", "rallypoint.agent.workers.store_host", str(theirs.fileno())]
+        argv = run_module("rallypoint.agent.workers.store_host", str(theirs.fileno()))
         # One thread is plenty, and the workers need the cores.
         env = {**os.environ, "OMP_NUM_THREADS": "1"}
         try:

@@ -19,6 +19,7 @@ from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.messages import Assignment
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.progress import life_offset
+from rallypoint.wire.python import run_entrypoint
 
 __all__ = ["STARTUP", "Place", "round_env", "worker_argv", "worker_env"]
 
@@ -66,7 +67,7 @@ def worker_argv(plan: Plan, local_rank: int, base: Mapping[str, str]) -> list[st
     if plan.entry is Entry.COMMAND:
         return [plan.entrypoint, *args]
     if plan.entry is Entry.MODULE:
-        return [*python, "-m", plan.entrypoint, *args]
+        return [*run_entrypoint(plan.entrypoint, *args, python=python)]
     return [*python, plan.entrypoint, *args]
 
 

@@ -7,7 +7,6 @@ import contextlib
 import functools
 import logging
 import os
-import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -45,6 +44,7 @@ from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.wire.env import FUNCTION_FILE, HOME
 from rallypoint.wire.plan import OrphanPolicy, Plan
+from rallypoint.wire.python import run_module
 from rallypoint.wire.role_plans import role_plans
 from rallypoint.wire.status import JobStatus
 
@@ -99,7 +99,7 @@ class LocalBackend(Backend):
         self._own_folders = own_folders
         self._store = Store(home=home, job_of_roles=job_of_roles)
         self._own_agent = agent_command is None
-        self._agent = tuple(agent_command or (sys.executable, "-m", "rallypoint.agent"))
+        self._agent = tuple(agent_command or run_module("rallypoint.agent"))
         self._clock, self._sweeps = clock, sweeps
         #: Nodes that ended are what they are for ever; by uid and path.
         self._ended: dict[tuple[str, Path], NodeSeen] = {}

@@ -10,7 +10,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import metrics_port
 from rallypoint.wire.private import claim_folder
+from rallypoint.wire.python import run_module
 from rallypoint.wire.sections import value_of
 
 __all__ = ["at_role", "check_agent", "check_extension", "check_plan", "check_pre_checks", "check_writable", "examine"]
@@ -58,7 +58,7 @@ def _try(plan: Plan, module: str, argument: str, *, field: str, what: str, withi
     variables = {**os.environ, **plan.env, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     try:
         tried = subprocess.run(
-            [sys.executable, "-m", module, *beside, argument],
+            run_module(module, *beside, argument),
             env=variables,
             cwd=plan.workdir or None,
             stdin=subprocess.DEVNULL,

@@ -14,6 +14,7 @@ from rallypoint.backends.local import durable
 from rallypoint.backends.local.files import telling
 from rallypoint.backends.local.store import Store
 from rallypoint.wire.env import HOME, JOB_MARK
+from rallypoint.wire.python import run_module
 
 __all__ = ["launch", "spawn_supervisor"]
 
@@ -50,7 +51,7 @@ def launch(log: Path, words: Sequence[str], *, variables: Mapping[str, str] | No
     with telling(log):
         descriptor = durable.open_regular(str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         try:
-            command = (sys.executable, "-m", "rallypoint.cli.main", *words)
+            command = run_module("rallypoint.cli.main", *words)
             with _saying(told) as stdin:
                 launched = subprocess.run(
                     (sys.executable, "-I", "-S", "-c", _LAUNCH, *command),

@@ -24,6 +24,7 @@ from rallypoint.backends.ray.working_dir import local_folder, package
 from rallypoint.kube.http import LimitError, read_body, refuse_compressed
 from rallypoint.wire import sanitize
 from rallypoint.wire.bounds import has_more_values
+from rallypoint.wire.python import run_module
 
 __all__ = ["Cluster", "NoLedgerError"]
 
@@ -168,9 +169,9 @@ class Cluster:
                 f"no ledger with job records runs in namespace {self.access.namespace!r} of the Ray cluster; the next "
                 "submission of a job starts the ledger"
             )
-        words = ["python", "-m", "rallypoint.backends.ray.cluster", "--namespace", self.access.namespace]
-        if self.access.storage:
-            words += ["--home", self.access.storage]
+        storage = ("--home", self.access.storage) if self.access.storage else ()
+        where = ("--namespace", self.access.namespace, *storage)
+        words = run_module("rallypoint.backends.ray.cluster", *where, python=("python",))
         body = {
             "entrypoint": shlex.join(words),
             "submission_id": uid,

@@ -16,7 +16,6 @@ import os
 import select
 import signal
 import socket
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +32,7 @@ from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.exits import describe_exit
 from rallypoint.wire.messages import Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.python import run_module
 
 __all__ = ["Checker", "Seen", "create", "probe_env", "read_probe"]
 
@@ -195,7 +195,7 @@ class Checker(NodeCapability):
         task = attempt.task
         serves = task.group_rank == 0 and local_rank == 0 and self._socket is not None
         fd = self._socket.fileno() if serves and self._socket is not None else None
-        argv = PlanSection.of(self._plan).check_program or (sys.executable, "-m", "rallypoint.capabilities.node_check.probe")
+        argv = PlanSection.of(self._plan).check_program or run_module("rallypoint.capabilities.node_check.probe")
         started: list[int] = []
 
         def ended(code: int) -> None:

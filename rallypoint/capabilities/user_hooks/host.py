@@ -33,6 +33,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.user_class import load_class, make, raised
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.pre_check import BUILT_IN_MODULE
+from rallypoint.wire.python import find_in_current_folder
 
 __all__ = [
     "FIELD",
@@ -213,10 +214,6 @@ def _write(line: socket.socket, message: dict[str, Any]) -> None:
     line.sendall(json.dumps(message).encode() + b"\n")
 
 
-if __name__ == "__main__":
-    sys.exit(main())
-
-
 @dataclass(frozen=True, kw_only=True)
 class _PreCheckResult:
     """What an operator found: 0 is nothing."""
@@ -290,3 +287,8 @@ class ConnectionPreCheckOperator:
 
 #: By the names that they have in DLRover.
 _BUILT_IN = {cls.__name__: cls for cls in (NoPreCheckOperator, SchedulingPreCheckOperator, ConnectionPreCheckOperator)}
+
+
+if __name__ == "__main__":
+    find_in_current_folder()
+    sys.exit(main())

@@ -10,7 +10,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +23,7 @@ from rallypoint.wire import env
 from rallypoint.wire.masked import Masking, mask_of_plan, masked_json
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.pre_check import PreCheckOp, PreCheckState
+from rallypoint.wire.python import run_module
 
 __all__ = ["ask_operators", "host_command", "running"]
 
@@ -33,12 +33,12 @@ log = logging.getLogger("rallypoint.precheck")
 _READY_WITHIN = 120.0
 
 
-def host_command(plan: Plan, ops: Sequence[PreCheckOp], *, line: int | None = None) -> list[str]:
+def host_command(plan: Plan, ops: Sequence[PreCheckOp], *, line: int | None = None) -> tuple[str, ...]:
     """Return the command that loads operators, and only tries them where it is given no line."""
-    command = [sys.executable, "-m", "rallypoint.capabilities.user_hooks.host"]
-    command += ["--beside", plan.entrypoint] if plan.entry is Entry.SCRIPT else []
-    command += [] if line is None else ["--line", str(line)]
-    return [*command, json.dumps([[op.module, op.name] for op in ops])]
+    beside = ("--beside", plan.entrypoint) if plan.entry is Entry.SCRIPT else ()
+    answering = () if line is None else ("--line", str(line))
+    names = json.dumps([[op.module, op.name] for op in ops])
+    return run_module("rallypoint.capabilities.user_hooks.host", *beside, *answering, names)
 
 
 @contextlib.asynccontextmanager

@@ -45,6 +45,7 @@ from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.exits import Exit, describe_exit
 from rallypoint.wire.function import return_file
 from rallypoint.wire.incident import Culprit
+from rallypoint.wire.python import run_code
 from rallypoint.wire.status import Outcome
 
 __all__ = ["Outlet", "counters", "end_softly", "launch_agent", "read_outlet", "require_events"]
@@ -164,7 +165,7 @@ log = logging.getLogger("rallypoint.launch")
 
 #: The agent's process finds modules where we find them: it must not depend on how this program was started.
 _HOST = (
-    "import json, pathlib, sys; sys.path[:] = json.loads(sys.argv[2]); "
+    "import json, pathlib; sys.path[:] = json.loads(sys.argv[2]); "
     "from rallypoint.compat.launch_agent.host import main; sys.exit(main(pathlib.Path(sys.argv[1])))"
 )
 
@@ -256,7 +257,7 @@ def _run(config: LaunchConfig, settled: Settled, folder: Path, events: Any) -> t
 
 def _start(folder: Path) -> subprocess.Popen[bytes]:
     # In a session of its own: Ctrl-C at a terminal reaches this process, which decides what the agent is told.
-    command = [sys.executable, "-c", _HOST, str(folder), json.dumps(sys.path)]
+    command = run_code(_HOST, str(folder), json.dumps(sys.path))
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
 

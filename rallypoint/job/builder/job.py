@@ -9,10 +9,9 @@ import os
 import secrets
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,15 +25,16 @@ from rallypoint.job.errors import JobError, Problem
 from rallypoint.job.model import ElasticJob, load_job
 from rallypoint.wire.arguments import PLATFORMS, WORDS
 from rallypoint.wire.env import BACKEND
+from rallypoint.wire.python import run_module
 
 __all__ = ["Job"]
 
 _STANDS_FOR_NAME = "job"
 
-_COMMAND = ("-m", "rallypoint.cli.main", "submit")
+_COMMAND = ("rallypoint.cli.main", "submit")
 
 #: Followed by the name of an Airflow connection, and then as `_COMMAND`.
-_CONNECTED = ("-m", "rallypoint.connected")
+_CONNECTED = ("rallypoint.connected",)
 
 _INTERRUPTED = 130
 
@@ -141,7 +141,7 @@ def _launch(document: dict[str, Any], *, blocking: bool, place: Mapping[str, str
         file.write_text(write_yaml(document), encoding="utf-8")
         words = [f"--{name.replace('_', '-')}={value}" for name, value in options.items()]
         command = (*_CONNECTED, conn_id) if conn_id else _COMMAND
-        code = _run([sys.executable, *command, str(file), *words, *(["--watch"] if blocking else [])])
+        code = _run(run_module(*command, str(file), *words, *(["--watch"] if blocking else [])))
     if code == _INTERRUPTED:
         raise KeyboardInterrupt
     return 0 if code == 0 else 1
@@ -152,7 +152,7 @@ def _is_local(document: Mapping[str, Any], environ: Mapping[str, str], place: Ma
     return (place.get("backend") or environ.get(BACKEND) or PLATFORMS.get(platform, "local")) == "local"
 
 
-def _run(command: list[str]) -> int:
+def _run(command: Sequence[str]) -> int:
     # A session of its own: a terminal's Ctrl-C reaches it once, through this process.
     process = subprocess.Popen(command, start_new_session=True)
     with _forwarding(process):

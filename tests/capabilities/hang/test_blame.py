@@ -174,6 +174,20 @@ def test_a_dump_is_whole_when_the_main_thread_is_there(text: str, whole: bool) -
     assert complete(text) is whole
 
 
+@pytest.mark.parametrize(
+    ("runpy", "told"),
+    [
+        pytest.param("<frozen runpy>", 1, id="what starts a module of ours is left out"),
+        pytest.param("/home/me/loop.py", 3, id="code of the user is told"),
+    ],
+)
+def test_the_code_that_starts_a_module_of_ours_is_left_out(runpy: str, told: int) -> None:
+    """It is the outermost frame of each fork, and there it calls `runpy`."""
+    frames = f'  File "/train.py", line 1 in f\n  File "{runpy}", line 8 in g\n  File "<string>", line 1 in <module>\n'
+
+    assert len(main_frames(f"Current thread 0x1 (most recent call first):\n{frames}")) == told
+
+
 def test_of_a_deep_stack_both_ends_are_told() -> None:
     """Where it stands, and from where it was called."""
     deep = "Current thread 0x1 (most recent call first):\n" + "".join(f'  File "/a.py", line {n} in f{n}\n' for n in range(50))

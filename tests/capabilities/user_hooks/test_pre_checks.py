@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import subprocess
 import sys
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from rallypoint.agent.rendezvous.core import State
 from rallypoint.capabilities.user_hooks.coordinator import Answered, Failed, UserHooks, facts
 from rallypoint.capabilities.user_hooks.host import ConnectionPreCheckOperator, Loaded, SchedulingPreCheckOperator, job_of, main
 from rallypoint.capabilities.user_hooks.pre_checks import SPARE, Action, ActionKind, Answer, Operator, is_last, may_ask_until
+from rallypoint.capabilities.user_hooks.service import host_command
 from rallypoint.capabilities.user_hooks.wire import StatusSection
 from rallypoint.wire.exits import Exit
 from rallypoint.wire.incident import Answer as Ruling
@@ -391,6 +393,14 @@ def test_the_connection_check_finds_who_is_out_of_touch() -> None:
 
     assert (said.result, [node.id for node in said.abnormal_nodes]) == (1, [1])
     assert ConnectionPreCheckOperator().check(SimpleNamespace(min_nodes=1, nodes=nodes[:1])).result == 0
+
+
+def test_our_own_operators_are_found_in_the_process_of_the_operators():
+    """As soon as it runs, by the names that they have in DLRover."""
+    ops = [PreCheckOp(module=BUILT_IN_MODULE, name=name) for name in ("NoPreCheckOperator", "ConnectionPreCheckOperator")]
+    done = subprocess.run(host_command(PLAN, ops), capture_output=True, text=True, check=False)
+
+    assert (done.returncode, done.stderr) == (Exit.OK, "")
 
 
 CHECK = """

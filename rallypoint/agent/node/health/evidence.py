@@ -86,8 +86,10 @@ _FRAME = re.compile(r'^  File "(?P<path>.*)", line (?P<line>\d+|\?\?\?)(?: in (?
 #: Prefixes of the path of a frame: the folder of installed packages, and that of the standard library, which is shown as such.
 _PACKAGES, _LIBRARY = re.compile(r"^.*/(?:site-packages|dist-packages)/"), re.compile(r"^.*/lib/python3\.\d+/")
 
-#: Frames that are left out: those of our start-up module, of the process that forked the worker, and of `python -m`.
+#: Frames that are left out: those of our start-up module, of the process that forked the worker, and of `python -m`; and the
+#: code that calls the latter, where a module of ours was started by `run_module`.
 _OURS = re.compile(r"/rallypoint/(training/startup|agent/workers)/|^<frozen runpy>")
+_STARTED, _STARTS = re.compile(r"^<frozen runpy>|/runpy\.py$"), "<string>"
 
 #: Characters of one frame; longer paths are cut.
 _FRAME_CHARS = 120
@@ -380,8 +382,11 @@ def main_frames(text: str, most: int = FRAMES) -> tuple[str, ...]:
 
 
 def _frames(block: str) -> Iterator[str]:
+    called = ""
     for match in _FRAME.finditer(block):
-        if _OURS.search(match["path"]):
+        ours = _OURS.search(match["path"]) or (match["path"] == _STARTS and _STARTED.search(called))
+        called = match["path"]
+        if ours:
             continue
         name = f" {match['name']}" if match["name"] else ""
         yield f"{_short(match['path'])}:{match['line']}{name}"[:_FRAME_CHARS]

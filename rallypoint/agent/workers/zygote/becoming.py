@@ -171,7 +171,8 @@ def _run(program: Program) -> None:
         main.__dict__["__annotations__"] = {}  # noqa: RUF063  as `python` makes it
     sys.modules["__main__"] = main
     if program.what is What.MODULE:
-        _insert(os.getcwd())  # noqa: PTH109
+        if not program.ours:
+            _insert(os.getcwd())  # noqa: PTH109
         runpy._run_module_as_main(program.name)  # type: ignore[attr-defined]  # noqa: SLF001  what `python -m` itself calls
     elif program.what is What.CODE:
         _insert("")

@@ -218,7 +218,10 @@ def imported_by(argv: Sequence[str], place: str) -> tuple[str, ...]:
     program = parse(argv)
     if program is None or program.what is What.CODE:
         return imports_of(program.name) if program is not None else ()
-    path = Path(place, Path(program.name).name) if program.what is What.SCRIPT else _module_file(program.name, place)
+    if program.what is What.SCRIPT:
+        path: Path | None = Path(place, Path(program.name).name)
+    else:
+        path = _module_file(program.name, None if program.ours else place)
     if path is None:
         return ()
     try:
@@ -238,9 +241,9 @@ def imports_of(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))[:_NAMES]
 
 
-def _module_file(name: str, place: str) -> Path | None:
-    beside = Path(place, *name.split("."))
-    for path in (beside.with_suffix(".py"), beside / "__main__.py"):
+def _module_file(name: str, place: str | None) -> Path | None:
+    beside = Path(place or "", *name.split("."))
+    for path in (beside.with_suffix(".py"), beside / "__main__.py") if place is not None else ():
         if path.is_file():
             return path
     with contextlib.suppress(ImportError, ValueError):

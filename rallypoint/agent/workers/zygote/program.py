@@ -6,6 +6,8 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rallypoint.wire.python import module_of
+
 __all__ = ["Program", "What", "parse"]
 
 
@@ -24,6 +26,7 @@ class Program:
     what: What
     name: str
     args: tuple[str, ...]
+    ours: bool = False  #: a module that finds no module in the current folder (wire/python.py)
 
 
 def parse(argv: Sequence[str]) -> Program | None:
@@ -31,6 +34,9 @@ def parse(argv: Sequence[str]) -> Program | None:
     rest = list(argv[1:])
     if rest[:1] == ["-u"]:
         rest = rest[1:]
+    ours = module_of(rest)
+    if ours is not None:
+        return Program(what=What.MODULE, name=ours, args=tuple(rest[3:]), ours=True)
     if len(rest) >= 2 and rest[0] in ("-m", "-c"):
         return Program(what=What.MODULE if rest[0] == "-m" else What.CODE, name=rest[1], args=tuple(rest[2:]))
     if rest and not rest[0].startswith("-"):

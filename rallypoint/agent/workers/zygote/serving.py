@@ -51,8 +51,6 @@ _ENTRY, _PRESENT = 8, 0x80
 def main(argv: Sequence[str]) -> int | Order:
     """Serve until the agent is gone and return an exit code; in a fork return what it becomes."""
     agent, line = os.getppid(), socket.socket(fileno=int(argv[0]))
-    if not getattr(sys.flags, "safe_path", False):
-        del sys.path[0]  # `-m` puts the current folder there, and a worker has another in its place
     started = time.monotonic()
     with devices_counted_outside():
         loaded = load(ALWAYS)

@@ -23,10 +23,14 @@ from rallypoint.agent.workers.reaper import Reaper
 from rallypoint.agent.workers.spawner import Command, Spawner
 from rallypoint.agent.workers.zygote.messages import PACKET, packet, unpacked
 from rallypoint.agent.workers.zygote.standby import Standby
+from rallypoint.wire.python import run_module
 
 __all__ = ["StandbyPool", "Wanted", "declared"]
 
 log = logging.getLogger("rallypoint.zygote")
+
+#: The zygote.
+_MODULE = "rallypoint.agent.workers.zygote"
 
 #: Seconds after the last start of a worker before standbys are made again: the cores belong to the recovery until then.
 _SETTLE = 0.25
@@ -172,11 +176,12 @@ class StandbyPool:
     async def _start_zygote(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
-        argv = [sys.executable, "-u", "-m", __package__, str(theirs.fileno()), self._place, *self._wanted.preload]
+        words = (str(theirs.fileno()), self._place, *self._wanted.preload)
         self._generation += 1
         generation = self._generation
         try:
             with theirs:
+                argv = run_module(_MODULE, *words, python=(sys.executable, "-u"))
                 command = Command(argv=argv, env=self._env, keep=(theirs.fileno(),))
                 self._pid = await self._spawner.spawn(command, lambda code: self._zygote_ended(generation, code))
         except OSError as error:

@@ -22,6 +22,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.job import ElasticJob, Role
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.ports import COORDINATOR_PORT
+from rallypoint.wire.python import run_module
 
 __all__ = [
     "CONTAINER_SECURITY",
@@ -151,7 +152,8 @@ def agent_command(role: Role, plan: Plan, *words: object) -> list[str]:
     tls = ("--tls", TLS) if plan.tls else ()
     files = ("--plan", f"{SECRETS}/{PLAN_KEY}", "--secret-file", f"{SECRETS}/{SECRET_KEY}", *tls)
     first, *rest = words
-    return [*literals(role.python or ("python",)), "-m", "rallypoint.agent", str(first), *files, *map(str, rest)]
+    python = literals(role.python or ("python",))
+    return [*run_module("rallypoint.agent", str(first), *files, *map(str, rest), python=python)]
 
 
 def grace_seconds(role: Role, plan: Plan) -> int:

@@ -22,6 +22,7 @@ from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE, JobRef
 from rallypoint.job import ElasticJob
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.python import run_module
 
 __all__ = ["SUPERVISOR", "supervisor_pod"]
 
@@ -92,7 +93,8 @@ def supervisor_pod(
 
 def _command(job: JobRef, python: Sequence[str]) -> list[str]:
     place = ("--backend", "kubernetes", "--namespace", job.namespace)
-    return [*literals(python or ("python",)), "-m", "rallypoint.cli.main", "supervise", job.name, *place, "--ignore-outcome"]
+    words = ("supervise", job.name, *place, "--ignore-outcome")
+    return [*run_module("rallypoint.cli.main", *words, python=literals(python or ("python",)))]
 
 
 def _is_ours(mount: Mapping[str, Any]) -> bool:

@@ -20,6 +20,7 @@ from rallypoint.backends.kubernetes.roles.pods import ROLES_FOLDER, roles_files,
 from rallypoint.job import ElasticJob
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.python import run_module
 
 __all__ = ["directory_pod", "directory_url"]
 
@@ -58,7 +59,7 @@ def directory_pod(job: JobRef, *, spec: ElasticJob, plan: Plan) -> dict[str, Any
         "name": _NAME,
         **{key: coordinator[key] for key in _SHARED if key in coordinator},
         "command": [
-            *(*python, "-m", "rallypoint.agent", "roles-directory"),
+            *run_module("rallypoint.agent", "roles-directory", python=python),
             *("--host", f"$({POD_IP})", "--port", str(_PORT), "--job", job.name),
             *("--secret-file", files[env.ROLES_SECRET_FILE], *tls),
         ],

@@ -39,6 +39,7 @@ from rallypoint.backends.kubernetes.roles.resources import CLAIM, resources
 from rallypoint.job import ElasticJob, Role
 from rallypoint.wire import env
 from rallypoint.wire.plan import Entry, Plan
+from rallypoint.wire.python import run_entrypoint
 from rallypoint.wire.result import TERMINATION_LOG
 from rallypoint.wire.role_plans import RolePlan, place_env, role_plan, roles_env
 from rallypoint.wire.tls import AUTO, OFF, PEER_FILES
@@ -189,8 +190,9 @@ def _container(
 def _command(role: Role, plan: Plan, one: Instance, life: Life, *, shared: bool) -> list[str]:
     """Return the command of an instance; no word has references for Kubernetes."""
     python = [*(role.python or ("python",)), "-u"]
-    start = {Entry.SCRIPT: python, Entry.MODULE: [*python, "-m"], Entry.COMMAND: []}[plan.entry]
-    command = [*start, plan.entrypoint, *plan.args]
+    command = [*(python if plan.entry is Entry.SCRIPT else ()), plan.entrypoint, *plan.args]
+    if plan.entry is Entry.MODULE:
+        command = [*run_entrypoint(plan.entrypoint, *plan.args, python=python)]
     steps = [_COUNT.format(name=env.INCARNATION)] if shared else []
     if plan.workdir and not PurePosixPath(plan.workdir).is_absolute():
         steps.append(f"cd {_quoted(plan.workdir)}")

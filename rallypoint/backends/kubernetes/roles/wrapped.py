@@ -34,6 +34,7 @@ from rallypoint.job.placement import counts
 from rallypoint.job.role import SIMPLE
 from rallypoint.wire import env
 from rallypoint.wire.plan import Kind, Plan
+from rallypoint.wire.python import run_module
 from rallypoint.wire.role_plans import role_plan
 
 __all__ = ["MOST_POD_SETS", "appwrapper_of"]
@@ -208,9 +209,9 @@ def _add_end(template: dict[str, Any], job: ElasticJob, plan: Plan, roles: Mappi
             # An agent ends its own workers within their grace period.
             simple = role.launch == SIMPLE and role.termination_grace_period is None
             grace = own.workers.stop_grace if simple else grace_seconds(role, own)
-            host = [*literals(role.python or ("python",)), "-m", "rallypoint.agent", "server"]
-            flags = ["--until", f"{_END_FOLDER}/{_END_FILE}", "--grace", f"{grace:g}", "--"]
-            container["command"] = [*host, *flags, *container["command"]]
+            words = ("server", "--until", f"{_END_FOLDER}/{_END_FILE}", "--grace", f"{grace:g}", "--", *container["command"])
+            host = run_module("rallypoint.agent", *words, python=literals(role.python or ("python",)))
+            container["command"] = [*host]
             mount = {"name": _END, "mountPath": _END_FOLDER, "readOnly": True}
             container["volumeMounts"] = [*(container.get("volumeMounts") or ()), mount]
 

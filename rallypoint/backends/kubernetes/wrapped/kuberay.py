@@ -27,6 +27,7 @@ from rallypoint.job import ElasticJob, Role
 from rallypoint.job.compile_roles import has_roles
 from rallypoint.wire import codec, env
 from rallypoint.wire.plan import Kind
+from rallypoint.wire.python import run_module
 
 __all__ = ["rays_of"]
 
@@ -70,7 +71,7 @@ def rays_of(job: ElasticJob, kind: Kind) -> dict[str, Any]:
             "because an environment variable of the Ray cluster contains the document"
         )
     first = next(role for role in job.roles if role.name in groups[0].roles)
-    driver = [*(first.python or ("python",)), "-m", "rallypoint.backends.ray.cluster", "run"]
+    driver = [*run_module("rallypoint.backends.ray.cluster", "run", python=first.python or ("python",))]
     cluster = _cluster(job, groups, document, [] if kind is Kind.RAYJOB else driver)
     spec = cluster if kind is Kind.RAYCLUSTER else _rayjob(driver, cluster)
     queue = dict(_queue(job))

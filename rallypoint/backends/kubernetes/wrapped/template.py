@@ -25,6 +25,7 @@ from rallypoint.job.annotations import write_annotations
 from rallypoint.job.compile_roles import has_roles
 from rallypoint.wire.env import CHECKPOINT_DIR
 from rallypoint.wire.plan import Entry, Kind, Plan, WorkerSettings
+from rallypoint.wire.python import run_module
 
 __all__ = ["MASTER_PORT", "pod_template", "pytorchjob_of"]
 
@@ -128,7 +129,7 @@ def _command(plan: Plan, role: Role) -> list[str]:
     tls = ["--tls", TLS] if plan.tls else []
     # Kubernetes replaces these references, and no others.
     meeting = [*tls, "--rdzv-endpoint", "$(MASTER_ADDR):$(MASTER_PORT)", "--local-addr", f"$({POD_IP})"]
-    agent = [*python, "-m", "rallypoint.agent", "run", *meeting, *words]
+    agent = [*run_module("rallypoint.agent", "run", *meeting, *words, python=python)]
     if not plan.setup:
         return agent
     # One shell, as agents of other kinds have it: it stops at the first error, and what it exports the workers have.

@@ -12,7 +12,6 @@ import json
 import logging
 import os
 import socket
-import sys
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local import durable
@@ -20,6 +19,7 @@ from rallypoint.backends.local.command_lines import mark
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.wire.env import JOB_MARK
+from rallypoint.wire.python import run_code
 
 __all__ = ["Directories", "is_open"]
 
@@ -30,7 +30,7 @@ _FILE, _START, _ENDING = "directory.json", 30.0, 2.0
 
 #: Has the kernel kill the process when the ledger ends (PR_SET_PDEATHSIG), also where that ended before.
 _LAUNCH = (
-    "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); parent = int(sys.argv.pop(1)); "
+    "import ctypes, os; ctypes.CDLL(None).prctl(1, 9, 0, 0, 0); parent = int(sys.argv.pop(1)); "
     "os.getppid() == parent or sys.exit(1); from rallypoint.agent.main import main; sys.exit(main())"
 )
 
@@ -70,7 +70,7 @@ class Directories:
     async def _started(self, uid: str, folder: JobFolder, port: int) -> asyncio.subprocess.Process | None:
         """Return the process once it listens, None where it ends before."""
         process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", _LAUNCH, str(os.getpid()), "roles-directory"),
+            *run_code(_LAUNCH, str(os.getpid()), "roles-directory"),
             *("--host", self._address, "--port", str(port)),
             *("--job", folder.path.name, "--secret-file", str(folder.roles_secret)),
             *(("--tls", str(folder.tls)) if await in_thread(folder.tls.is_dir) else ()),

@@ -11,7 +11,6 @@ import contextlib
 import dataclasses
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -30,6 +29,7 @@ from rallypoint.wire.bounds import PID, WHOLE, read_count
 from rallypoint.wire.env import CONFIG_FILE, FUNCTION_FILE, HOST, LIFELINE, MACHINE, ROLES_SECRET_FILE, ROLES_TLS, UNSEEN
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.private import private_folder
+from rallypoint.wire.python import run_module
 from rallypoint.wire.tls import CERTIFICATE
 from rallypoint.wire.unit_files import EXIT, START, UNITS, UnitStart
 
@@ -204,7 +204,7 @@ def _node(folder: JobFolder, spec: NodeSpec) -> NodeFolder:
 
 
 def _command(folder: JobFolder, node: NodeFolder, spec: NodeSpec) -> tuple[str, ...]:
-    agent = (sys.executable, "-m", "rallypoint.agent")
+    agent = run_module("rallypoint.agent")
     if spec.group:
         return host_command(agent, folder, uid=spec.uid, folder=node.path)
     command = node_command(agent, folder, attempt=spec.attempt, node=spec.node, incarnation=spec.incarnation, tls=spec.tls)

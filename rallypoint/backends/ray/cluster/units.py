@@ -7,7 +7,6 @@ what it wrote, comes back into that folder. So all that reads units of this mach
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +28,7 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.supervision.role_records import UnitKey
 from rallypoint.wire import env
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.python import run_module
 from rallypoint.wire.role_plans import RolePlan, role_plan, role_plans
 from rallypoint.wire.unit_files import START, UNITS, life_name, unit_name
 
@@ -42,7 +42,7 @@ class ClusterUnits(LocalUnits):
     """Those of one job. `url` is where its instances find each other."""
 
     def __init__(self, jobs: Backend, store: Store, folder: JobFolder, nodes: Nodes, *, url: str) -> None:
-        super().__init__(jobs, folder, (sys.executable, "-m", "rallypoint.agent"), _unplaced)
+        super().__init__(jobs, folder, run_module("rallypoint.agent"), _unplaced)
         self._store, self._nodes, self.url = store, nodes, url
         #: A start and the release of everything never overlap: what is released stays so.
         self._changing = asyncio.Lock()

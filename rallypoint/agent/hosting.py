@@ -45,7 +45,9 @@ async def host_or_join(
         store=lambda: shell.store,
         tls=tls,
     )
-    endpoint, hosting = await (_at(server, options.meeting, tls) if agreement is None else _agree(server, agreement, options))
+    endpoint, hosting = await (
+        _at(server, options.meeting, token, tls) if agreement is None else _agree(server, agreement, options)
+    )
     exchange = Exchanges(token, service_type=service_type, look=True, tls=tls)
     if not hosting:
         yield Met(endpoint=endpoint, exchange=exchange, secret=token, tls=tls)
@@ -62,10 +64,10 @@ async def host_or_join(
             await agreement.close()
 
 
-async def _at(server: Servers, meeting: Meeting | None, tls: Tls | None) -> tuple[Endpoint, bool]:
+async def _at(server: Servers, meeting: Meeting | None, token: str, tls: Tls | None) -> tuple[Endpoint, bool]:
     """Return the coordinator's address, and whether we host it."""
     place = meeting or Meeting(host="127.0.0.1", port=0)
-    port = await _host(server, place, tls)
+    port = await _host(server, place, token, tls)
     return endpoint_at(place.host, place.port if port is None else port), port is not None
 
 
@@ -86,7 +88,7 @@ async def _agree(server: Servers, agreement: Agreement, options: RunOptions) -> 
     return endpoint_at(*split_address(settled)), False
 
 
-async def _host(server: Servers, meeting: Meeting, tls: Tls | None) -> int | None:
+async def _host(server: Servers, meeting: Meeting, token: str, tls: Tls | None) -> int | None:
     """Open the coordinator's port and return it, or None when a coordinator is (or will be) elsewhere."""
     if not meeting.may_host:
         return None
@@ -94,7 +96,7 @@ async def _host(server: Servers, meeting: Meeting, tls: Tls | None) -> int | Non
         port, _ = await server.start(meeting.host, meeting.port)
     except ConfigError as error:
         if isinstance(error.__cause__, OSError) and error.__cause__.errno == errno.EADDRINUSE:
-            await _require_coordinator(meeting, tls)
+            await _require_coordinator(meeting, token, tls)
         elif not _is_elsewhere(error.__cause__):
             raise
         return None
@@ -106,14 +108,14 @@ def _is_elsewhere(cause: BaseException | None) -> bool:
     return isinstance(cause, socket.gaierror) or (isinstance(cause, OSError) and cause.errno == errno.EADDRNOTAVAIL)
 
 
-async def _require_coordinator(meeting: Meeting, tls: Tls | None) -> None:
-    """Raise `ConfigError` unless the port that is in use belongs to a coordinator."""
+async def _require_coordinator(meeting: Meeting, token: str, tls: Tls | None) -> None:
+    """Raise `ConfigError` unless the port that is in use belongs to a coordinator of this run."""
     endpoint = endpoint_at(meeting.host, meeting.port)
     deadline = asyncio.get_running_loop().time() + _WHO_IS_THERE
-    known = await speaks_rallypoint(endpoint, tls)
+    known = await speaks_rallypoint(endpoint, tls, token=token)
     while known is None and asyncio.get_running_loop().time() < deadline:
         await set_within(asyncio.Event(), 0.1)
-        known = await speaks_rallypoint(endpoint, tls)
+        known = await speaks_rallypoint(endpoint, tls, token=token)
     if not known:
         raise ConfigError(
             f"--rdzv-endpoint {endpoint.address}: port {meeting.port} is in use by another program; choose another port"

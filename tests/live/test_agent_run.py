@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import http.server
 import os
 import signal
 import socket
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -231,6 +234,38 @@ def test_a_port_of_somebody_else_is_named(job: Agents) -> None:
     assert code == Exit.CONFIG
     assert "is in use by another program" in output
     assert not (job.work / "started").exists()
+
+
+class _Impostor(http.server.BaseHTTPRequestHandler):
+    """Answers as a coordinator does, without the secret of a run."""
+
+    heads: ClassVar[list[str]] = []
+
+    def do_GET(self) -> None:
+        self.heads.append(str(self.headers))
+        body = b'{"service": "rallypoint-coordinator"}'
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_POST = do_GET  # noqa: N815  as above
+
+    def log_message(self, *_: object) -> None:
+        """Print nothing."""
+
+
+def test_another_program_at_the_rendezvous_gets_no_token(job: Agents) -> None:
+    """Another user of the machine was first at the port."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), _Impostor) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        code, output = said(job.run("--nnodes", "1:2", "--rdzv-backend", "c10d", "--rdzv-endpoint", address, __file__))
+        server.shutdown()
+
+    assert (code, "is in use by another program" in output) == (Exit.CONFIG, True), output
+    assert _Impostor.heads
+    assert "X-Rallypoint-Token" not in "".join(_Impostor.heads)
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,13 @@ import aiohttp
 
 from rallypoint.agent.errors import StaleError
 from rallypoint.agent.tls import Tls
-from rallypoint.agent.transport.http_client import scheme, secured, trouble
+from rallypoint.agent.transport.announced import AGENT_SERVICE
+from rallypoint.agent.transport.http_client import health, scheme, secured, trouble
 from rallypoint.agent.waiting import in_background
 from rallypoint.wire import codec
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER
-from rallypoint.wire.paths import COORDINATOR_PATH
+from rallypoint.wire.paths import COORDINATOR_PATH, HEALTH_PATH
 from rallypoint.wire.roster import AgentAddress, Roster
 
 __all__ = ["Announcer"]
@@ -68,10 +69,11 @@ class Announcer:
             self._session = None
 
     async def _tell(self, agent: AgentAddress) -> None:
-        url = f"{scheme(self._tls)}://{_address(agent)}{COORDINATOR_PATH}"
+        place = f"{scheme(self._tls)}://{_address(agent)}"
+        url = f"{place}{COORDINATOR_PATH}"
         delay, last = _RETRY_FIRST, ""
         while True:
-            status, text = await self._ask(url)
+            status, text = await self._ask(place)
             if status == 200:
                 log.info("the coordinator sent its address to the agent of node %d at %s", agent.node, url)
             elif status == 409:
@@ -89,14 +91,27 @@ class Announcer:
                 continue
             return
 
-    async def _ask(self, url: str) -> tuple[int, str]:
-        """Announce ourselves; return the HTTP status, 0 where there was no answer, and what was said."""
+    async def _ask(self, place: str) -> tuple[int, str]:
+        """Announce ourselves; return the HTTP status, 0 where there was no answer, and what was said.
+
+        The token is sent only to a program that has proven that it has the token: another pod may have the address by now.
+        """
+        session = self._open()
         try:
-            body = codec.dumps(self._endpoint).encode()
-            async with self._open().post(url, data=body, allow_redirects=False, **secured(self._tls)) as response:
+            status, found = await health(session, f"{place}{HEALTH_PATH}", self._tls, self._token)
+            if found is None or found.get("service") != AGENT_SERVICE:
+                return 0, f"HTTP {status}: the server is no agent with the secret of this job"
+            post = session.post(
+                f"{place}{COORDINATOR_PATH}",
+                data=codec.dumps(self._endpoint).encode(),
+                headers={TOKEN_HEADER: self._token},
+                allow_redirects=False,
+                **secured(self._tls),
+            )
+            async with post as response:
                 text = (await response.content.read(200)).decode(errors="replace")
                 return response.status, text if response.status in (200, 409) else f"HTTP {response.status}: {text}"
-        except (aiohttp.ClientError, asyncio.TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError) as error:
             return 0, trouble(error, self._tls) or type(error).__name__
 
     def _open(self) -> aiohttp.ClientSession:
@@ -104,7 +119,6 @@ class Announcer:
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=_AT_ONCE, force_close=True),
                 timeout=aiohttp.ClientTimeout(total=_PATIENCE * 2, sock_connect=_PATIENCE),
-                headers={TOKEN_HEADER: self._token},
             )
         return self._session
 

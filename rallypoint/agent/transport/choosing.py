@@ -135,7 +135,8 @@ class Exchanges:
         Args:
             token: the job's secret.
             service_type: see `Plan`.
-            look: endpoints do not publish a gRPC port, so query `/healthz` for it.
+            look: endpoints are mere addresses, at which any program may listen: query `/healthz` for the gRPC port and for
+                the proof that the coordinator has the token.
             tls: certificates of the job; None for connections without TLS.
 
         Raises:
@@ -150,7 +151,7 @@ class Exchanges:
 
     async def exchange(self, endpoint: Endpoint, report: AgentReport, *, timeout: float) -> Reply:
         """See `Exchange.exchange`."""
-        where = await self._looked_up(endpoint) if self._able else endpoint
+        where = await self._looked_up(endpoint) if self._look and not endpoint.grpc else endpoint
         kind = GRPC if self._able and where.grpc else HTTP
         if kind == HTTP and self._named:
             raise ConfigError(f"service_type grpc: the coordinator at {endpoint.address} does not support gRPC")
@@ -159,7 +160,11 @@ class Exchanges:
                 "this agent uses HTTP instead of gRPC, because the coordinator at %s does not support gRPC", endpoint.address
             )
             self._told = True
-        return await self._by(kind).exchange(where, report, timeout=timeout)
+        try:
+            return await self._by(kind).exchange(where, report, timeout=timeout)
+        except UnreachableError:
+            self._found.pop(endpoint, None)  # another program may have the address now
+            raise
 
     async def close(self) -> None:
         """See `Exchange.close`."""
@@ -167,15 +172,13 @@ class Exchanges:
             await exchange.close()
 
     async def _looked_up(self, endpoint: Endpoint) -> Endpoint:
-        if endpoint.grpc or not self._look:
-            return endpoint
         port = self._found.get(endpoint)
         if port is None:
             from rallypoint.agent.transport.http_client import grpc_port  # noqa: PLC0415
 
-            port = await grpc_port(endpoint, self._tls)
+            port = await grpc_port(endpoint, self._tls, token=self._token)
             if port is None:
-                raise UnreachableError(f"no coordinator responds at {endpoint.address}")
+                raise UnreachableError(f"no coordinator with the secret of this job responds at {endpoint.address}")
             self._found[endpoint] = port
         return dataclasses.replace(endpoint, grpc=port)
 

@@ -18,6 +18,7 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from rallypoint.agent.tls import Tls, is_of_job
+from rallypoint.agent.transport.proof import NONCE_HEADER, PROOF_HEADER, proof_of
 from rallypoint.agent.transport.request_head import (
     NotHttpError,
     bad_request,
@@ -39,7 +40,7 @@ _LINGER = 1.0
 #: Methods by which pages are read.
 _METHODS = ("GET", "HEAD")
 
-_NAME = TOKEN_HEADER.lower().encode()
+_NAME, _NONCE = TOKEN_HEADER.lower().encode(), NONCE_HEADER.lower().encode()
 
 NOT_HTTP = bad_request("the request is not valid HTTP/1.1")
 _NOT_UTF8 = bad_request(f"{TOKEN_HEADER}: is not valid UTF-8")
@@ -114,7 +115,7 @@ class FirstRequests:
         head = complete_head(data)
         if head is None:
             return None
-        if self.token is not None and hmac.compare_digest(_told(head), self.token.encode()):
+        if self.token is not None and hmac.compare_digest(_header(head, _NAME), self.token.encode()):
             return True
         check_head(head)
         return False
@@ -131,7 +132,14 @@ class FirstRequests:
         if method not in _METHODS:
             return _NO_METHOD
         text = self.now[path]() if path in self.now else None
-        return page if text is None else _page(text, body=_wants_body(head))
+        return page if text is None else self.page(text, head)
+
+    def page(self, text: Text, head: bytes) -> bytes:
+        """Return the response with a page; with the proof of this server if the request has a nonce."""
+        proof = "" if self.token is None else proof_of(self.token, _header(head, _NONCE), text.body)
+        more = f"{PROOF_HEADER}: {proof}\r\n" if proof else ""
+        answer = response(HTTPStatus.OK, text.body, kind=text.kind, more=more)
+        return answer.removesuffix(text.body) if head.startswith(b"HEAD ") else answer
 
     def protocol(self, prove: Callable[[], None], answered: Callable[[], None]) -> asyncio.Protocol:
         """Return the protocol of a new connection.
@@ -142,8 +150,7 @@ class FirstRequests:
 
     def shown(self, page: Page, head: bytes, answered: Callable[[], None]) -> asyncio.Protocol:
         """Return the protocol of a connection that gets a page; its request is not kept."""
-        body = _wants_body(head)
-        return _FirstRequest(self, _never, answered, lambda one: one.show(page, body=body))
+        return _FirstRequest(self, _never, answered, lambda one: one.show(page, head))
 
     def close(self) -> None:
         """Close the connections without the token."""
@@ -151,31 +158,22 @@ class FirstRequests:
             one.abort()
 
 
-def _wants_body(head: bytes) -> bool:
-    return not head.startswith(b"HEAD ")
-
-
-def _page(text: Text, *, body: bool) -> bytes:
-    answer = response(HTTPStatus.OK, text.body, kind=text.kind)
-    return answer if body else answer.removesuffix(text.body)
-
-
 def _never() -> None:
     raise AssertionError("a connection that has its page does not authenticate")
 
 
-def _told(head: bytes) -> bytes:
-    """Return the token in a head, b"" if it has none."""
+def _header(head: bytes, wanted: bytes) -> bytes:
+    """Return the value of a header, b"" if the head has none."""
     for line in head.split(b"\r\n")[1:]:
         name, _, value = line.partition(b":")
-        if name.lower() == _NAME:
+        if name.lower() == wanted:
             return value.strip()
     return b""
 
 
 def _without_token(head: bytes) -> bytes:
     try:
-        _told(head).decode()
+        _header(head, _NAME).decode()
     except UnicodeDecodeError:
         return _NOT_UTF8
     return _NO_TOKEN
@@ -263,21 +261,21 @@ class _FirstRequest(asyncio.Protocol):
         if isinstance(answer, bytes):
             self._respond(answer)
         else:
-            self.show(answer, body=_wants_body(head))
+            self.show(answer, head)
 
-    def show(self, page: Page, *, body: bool) -> None:
+    def show(self, page: Page, head: bytes) -> None:
         """Respond with a page as soon as there is its content."""
         self._discarding = True
-        self._answering = asyncio.ensure_future(self._show(page, body=body))
+        self._answering = asyncio.ensure_future(self._show(page, head))
 
-    async def _show(self, page: Page, *, body: bool) -> None:
+    async def _show(self, page: Page, head: bytes) -> None:
         try:
             text = await page()
         except Exception:
             log.exception("cannot answer a request without the token")
             self._respond(_FAILED)
             return
-        self._respond(_page(text, body=body))
+        self._respond(self._port.page(text, head))
 
     def _respond(self, answer: bytes) -> None:
         """Send the response; the connection ends when its client closes it, or `_LINGER` seconds later."""

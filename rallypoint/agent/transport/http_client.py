@@ -11,6 +11,7 @@ import aiohttp
 from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.tls import Tls, explain
 from rallypoint.agent.transport.http_server import SERVICE_NAME, VERSION_REFUSED
+from rallypoint.agent.transport.proof import NONCE_HEADER, PROOF_HEADER, is_proven, new_nonce
 from rallypoint.agent.transport.service import BODY_LIMIT, KEPT
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import LARGEST
@@ -19,7 +20,7 @@ from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_fro
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
 from rallypoint.wire.sanitize import parse
 
-__all__ = ["HttpExchange", "grpc_port", "scheme", "secured", "speaks_rallypoint", "trouble"]
+__all__ = ["HttpExchange", "grpc_port", "health", "scheme", "secured", "speaks_rallypoint", "trouble"]
 
 log = logging.getLogger("rallypoint.transport")
 
@@ -102,32 +103,52 @@ def trouble(error: Exception, tls: Tls | None) -> str:
     return str(error) if tls is None else f"{explain(error)}{tls.hint()}"
 
 
-async def speaks_rallypoint(endpoint: Endpoint, tls: Tls | None = None) -> bool | None:
-    """Return whether a coordinator listens at `endpoint`, or None when nobody does (yet)."""
-    found = await _who(endpoint, tls)
+async def speaks_rallypoint(endpoint: Endpoint, tls: Tls | None = None, *, token: str = "") -> bool | None:
+    """Return whether a coordinator listens at `endpoint`, with a `token` one that has it; None when nobody does (yet)."""
+    found = await _who(endpoint, tls, token)
     return None if found is None else found.get("service") == SERVICE_NAME
 
 
-async def grpc_port(endpoint: Endpoint, tls: Tls | None = None) -> int | None:
-    """Return the port on which the coordinator at `endpoint` speaks gRPC, 0 where it does not; None when none answers."""
-    found = await _who(endpoint, tls)
+async def grpc_port(endpoint: Endpoint, tls: Tls | None = None, *, token: str = "") -> int | None:
+    """Return the port on which the coordinator at `endpoint` speaks gRPC, 0 where it does not; None when none answers.
+
+    With a `token`, another program than a coordinator that has the token does not count.
+    """
+    found = await _who(endpoint, tls, token)
     if found is None or found.get("service") != SERVICE_NAME:
         return None
     port = found.get("grpc", 0)
     return port if type(port) is int else 0
 
 
-async def _who(endpoint: Endpoint, tls: Tls | None) -> dict[str, Any] | None:
+async def health(session: aiohttp.ClientSession, url: str, tls: Tls | None, token: str) -> tuple[int, dict[str, Any] | None]:
+    """Return the HTTP status and the health page of a server; None for another page, and without its proof.
+
+    Over TLS its certificate is the proof, and no proof is needed without `token`. Raises what aiohttp raises, and `ValueError`.
+    """
+    nonce = new_nonce()
+    headers = {NONCE_HEADER: nonce} if token else {}
+    async with session.get(url, headers=headers, allow_redirects=False, **secured(tls)) as response:
+        text = await response.content.read(BODY_LIMIT)
+        proof = response.headers.get(PROOF_HEADER, "")
+        if response.status == 400:
+            log.warning("%s: HTTP 400: %s", url, text[:200].decode(errors="replace"))
+    body = parse(text)
+    if not isinstance(body, dict):
+        return response.status, None
+    if token and tls is None and not is_proven(token, nonce, text, proof):
+        log.warning("%s: the server has not proven that it has the secret of this job; do all nodes have the same secret?", url)
+        return response.status, None
+    return response.status, body
+
+
+async def _who(endpoint: Endpoint, tls: Tls | None, token: str) -> dict[str, Any] | None:
     """Return what the health of `endpoint` tells, nothing where it is none of ours, or None when nobody is there."""
     url = f"{scheme(tls)}://{endpoint.address}{HEALTH_PATH}"
     timeout = aiohttp.ClientTimeout(total=_HEALTH)
     async with aiohttp.ClientSession(timeout=timeout) as session:
         try:
-            async with session.get(url, allow_redirects=False, **secured(tls)) as response:
-                text = await response.content.read(BODY_LIMIT)
-                if response.status == 400:
-                    log.warning("%s: HTTP 400: %s", url, text[:200].decode(errors="replace"))
-                body = parse(text)
+            _, body = await health(session, url, tls, token)
         except aiohttp.ClientSSLError as error:
             log.warning("%s: %s", url, trouble(error, tls))
             return {}
@@ -135,4 +156,4 @@ async def _who(endpoint: Endpoint, tls: Tls | None) -> dict[str, Any] | None:
             return None
         except (aiohttp.ClientError, asyncio.TimeoutError, OSError, ValueError):
             return {}
-    return body if isinstance(body, dict) else {}
+    return body or {}

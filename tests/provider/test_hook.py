@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.names import SUPERVISOR_ROLE
 from rallypoint.backends.kubernetes.rbac import SUPERVISOR, rbac
 from rallypoint.provider.connections.hook import RallypointHook
@@ -78,6 +79,95 @@ def test_a_wrong_field_is_told_before_anything_is_asked(connect):
         False,
         ("connection 'train': platform: 'slurm' is not allowed; expected one of k8s, kubernetes, local, pyk8s, ray"),
     )
+
+
+URL = "http://u:S3CRETVALUE@ray:8265"
+RAY = {"platform": "ray", "address": "http://ray:8265"}
+ENVIRONMENT = {"env_vars": {"DB_URL": "postgres://u:S3CRETVALUE@db/x"}}
+
+
+@pytest.mark.parametrize(
+    ("field", "conn"),
+    [
+        pytest.param("address", {"extra": {"platform": "ray", "address": f"{URL} "}}, id="a space after the address"),
+        pytest.param("address", {"extra": {"platform": "ray", "address": f"{URL}\n"}}, id="a line end after the address"),
+        pytest.param("address", {"extra": {"platform": "ray", "address": "http://ray/?token=S3CRETVALUE"}}, id="a query"),
+        pytest.param("address", {"extra": {"platform": "ray", "address": "http://ray:S3CRETVALUE"}}, id="a port"),
+        pytest.param("address", {"extra": {"address": URL}}, id="an address without platform"),
+        pytest.param("address", {"extra": {"platform": "kubernetes", "address": URL}}, id="an address of Kubernetes"),
+        pytest.param("runtime_env", {"extra": {"runtime_env": ENVIRONMENT}}, id="runtime_env without platform"),
+        pytest.param("runtime_env", {"extra": {"platform": "kubernetes", "runtime_env": ENVIRONMENT}}, id="of Kubernetes"),
+        pytest.param("runtime_env", {"extra": {**RAY, "runtime_env": "{S3CRETVALUE"}}, id="runtime_env that is no JSON"),
+        pytest.param("verify_ssl", {"extra": {**RAY, "verify_ssl": "S3CRETVALUE"}}, id="verify_ssl"),
+        pytest.param("ca_cert", {"extra": {"ca_cert": "---S3CRETVALUE"}}, id="ca_cert without platform"),
+        pytest.param("storage", {"extra": {**RAY, "storage": "s3://KEY:S3CRETVALUE@bucket/x"}}, id="storage"),
+        pytest.param("storage", {"extra": {"storage": "s3://KEY:S3CRETVALUE@bucket/x"}}, id="storage without platform"),
+        pytest.param("home", {"extra": {"platform": "kubernetes", "home": URL}}, id="home"),
+        pytest.param("host", {"host": URL, "extra": RAY}, id="host"),
+        pytest.param("login", {"login": "S3CRETVALUE", "extra": RAY}, id="login"),
+        pytest.param("schema", {"schema": "S3CRETVALUE", "extra": RAY}, id="schema"),
+        pytest.param("password", {"password": "S3CRETVALUE\n", "extra": RAY}, id="a line end after the token"),
+        pytest.param("policies", {"extra": {"policies": '{"logs": S3CRETVALUE'}}, id="policies"),
+        pytest.param("policies", {"extra": {"policies": {"logs": {"dir": {"S3CRETVALUE": "S3CRETVALUE"}}}}}, id="a policy"),
+        pytest.param("arguments", {"extra": {"arguments": "S3CRETVALUE"}}, id="arguments"),
+        pytest.param("arguments", {"extra": {"arguments": {"max_restarts": "S3CRETVALUE"}}}, id="an argument"),
+        pytest.param("extra.token", {"extra": {"token": "S3CRETVALUE"}}, id="a field that does not exist"),
+        pytest.param("a field", {"extra": {"token: S3CRETVALUE": ""}}, id="a field with a strange name"),
+    ],
+)
+def test_an_error_shows_no_credential_of_a_connection(monkeypatch, field, conn):
+    """Users paste them into wrong fields, and all who see the log of a task would see them."""
+    monkeypatch.setenv("AIRFLOW_CONN_TRAIN", json.dumps({"conn_type": "rallypoint", **conn}))
+    hook = RallypointHook("train")
+
+    fine, told = hook.test_connection()
+    with pytest.raises(BackendError) as located:
+        hook.locate()
+    with pytest.raises(BackendError) as opened:
+        hook.get_conn()
+
+    assert not fine
+    assert told.startswith(f"connection 'train': {field}")
+    assert "is not allowed" in told
+    assert str(located.value) == str(opened.value) == told
+    assert "S3CRET" not in told
+
+
+USERS = {"basic": {"username": "u", "password": "S3CRETVALUE"}, "token": {"token": "x"}, "line": {"token": "S3CRETVALUE\n"}}
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        pytest.param(
+            {"kube_config_path": {"a": "S3CRETVALUE"}}, "kube_config_path: the value (an object)", id="a mapping as path"
+        ),
+        pytest.param({"kube_config_path": "users: [{S3CRETVALUE}]"}, "kube_config_path: the value", id="a kubeconfig as path"),
+        pytest.param({"kube_config_path": " /S3CRETVALUE"}, "kube_config_path: the value", id="a space before a path"),
+        pytest.param({"kube_config": "users: [S3CRETVALUE"}, "kube_config: the value is not allowed", id="no kubeconfig"),
+        pytest.param({"server": URL, "user": "basic"}, "kubeconfig: server: the value is not", id="passwords in two places"),
+        pytest.param({"server": URL, "user": "token"}, "kubeconfig: server: the value is not", id="a password and a token"),
+        pytest.param(
+            {"server": "https://127.0.0.1:1", "user": "line"}, "kubeconfig: token: the value", id="a token with a line end"
+        ),
+    ],
+)
+def test_an_error_shows_no_credential_of_a_kubernetes_connection(connect, extra, says):
+    """It is an error in words, and no traceback of the client."""
+    if "server" in extra:
+        config = {
+            "clusters": [{"name": "c", "cluster": {"server": extra["server"]}}],
+            "contexts": [{"name": "a", "context": {"cluster": "c", "user": "x"}}],
+            "current-context": "a",
+            "users": [{"name": "x", "user": USERS[extra["user"]]}],
+        }
+        extra = {"kube_config": json.dumps(config)}
+
+    fine, told = connect(extra, "kubernetes").test_connection()
+
+    assert not fine
+    assert says in told
+    assert "S3CRET" not in told
 
 
 @pytest.mark.live

@@ -150,7 +150,7 @@ def test_the_authority_of_a_connection(tmp_path: Path) -> None:
     extra = {"platform": "ray", "address": "https://head:8265", "ca_cert": ca_cert}
 
     assert read_settings("ray", own={}, extra=extra).ca_cert == ca_cert
-    with pytest.raises(ConnectionFieldError, match="ca_cert: the value is not allowed; expected CA certificates") as raised:
+    with pytest.raises(ConnectionFieldError, match=r"ca_cert: the value \(.*\) is not allowed; expected CA") as raised:
         read_settings("ray", own={}, extra={**extra, "ca_cert": "secret words"})
     assert "secret words" not in str(raised.value)
 

@@ -117,6 +117,7 @@ def test_what_is_ignored_is_said():
         *("", "ray-head:8265", "ftp://head:1", "http://", "http://head:99999", "http://[head"),
         *("http://me:secret@head:8265", "http://:secret@head:8265", "http://@head", "me:secret@head:8265"),
         *("http://head?token=secret", "http://head/#secret", "http://head?"),
+        *("http://me:1/secret@head:8265", "http://head:8265/a@secret", "http://head:secret", "token-secret"),
     ],
 )
 def test_a_wrong_address_is_an_error_that_shows_no_password(address):
@@ -134,13 +135,57 @@ def test_a_wrong_address_is_an_error_that_shows_no_password(address):
     assert "secret" not in f"{raised.value} {read.value} {placed and placed.value}"
 
 
+@pytest.mark.parametrize("address", ["http://head:8265 ", " http://head:8265", "http://head:8265\n", "http://he\tad:8265"])
+def test_white_space_around_an_address_is_an_error(address):
+    """Parsers of URLs remove it, and what is stored would have it."""
+    with pytest.raises(BackendError, match="fragment and white space"):
+        Access(address=address)
+    with pytest.raises(SiteError, match="fragment and white space"):
+        Site(kind=RAY, address=address)
+    with pytest.raises(ConnectionFieldError, match="expected a text without white space, also at its beginning and its end"):
+        read_settings("ray", own={}, extra={"platform": "ray", "address": address})
+
+
+@pytest.mark.parametrize(
+    "storage",
+    [
+        *("s3://KEY:secret@bucket/x", "s3://secret@bucket", "s3://KEY:a/secret@bucket", "simplecache::s3://KEY:secret@bucket"),
+        *("https://host/x?token=secret", "gs://bucket/x#secret", "KEY:secret@bucket", "abfs://me:secret@account.dfs/x"),
+        *("abfs://data@account.dfs.core.windows.net/x?sig=secret", "s3:/KEY:secret@bucket", "/data\nsecret"),
+    ],
+)
+def test_a_storage_with_credentials_is_an_error_that_does_not_show_them(storage):
+    """It is stored with tasks and stands on command lines, as the address."""
+    with pytest.raises(BackendError, match=r"storage: the value .* expected a folder of the head node") as raised:
+        Access(address="http://head:8265", storage=storage)
+    with pytest.raises(SiteError, match=r"storage: the value .* expected a folder of the head node") as placed:
+        Site(kind=RAY, address="http://head:8265", storage=storage)
+    with pytest.raises(ConnectionFieldError, match=r"storage: the value .* is not allowed") as read:
+        read_settings("ray", own={}, extra={"platform": "ray", "address": "http://head:8265", "storage": storage})
+    assert "secret" not in f"{raised.value} {placed.value} {read.value}"
+
+
+@pytest.mark.parametrize(
+    "storage",
+    ["", "/data/ray", "~/ray", "/data/@home/a:b", "s3://bucket/ray", "abfs://data@account.dfs.core.windows.net/x", "memory://"],
+)
+def test_a_folder_and_an_url_are_storages(storage):
+    """Before the host of an URL of Azure stands the name of a container."""
+    assert Access(address="http://head:8265", storage=storage).storage == storage
+    extra = {"platform": "ray", "address": "http://head:8265", "storage": storage}
+    assert read_settings("ray", own={}, extra=extra).storage == storage
+
+
 @pytest.mark.parametrize("text", ["[]", "{", "1", '"a"', '{"env_vars": {"PW": "secret"}'])
 def test_a_wrong_runtime_environment_is_an_error_that_shows_no_value(text):
     """It is a JSON object, and may contain passwords."""
     with pytest.raises(BackendError, match="runtime_env: the value is not allowed; expected a JSON object"):
         Access(address="http://head:8265", runtime_env=text)
-    with pytest.raises(ConnectionFieldError, match="runtime_env: the value is not allowed; expected a JSON object"):
+    with pytest.raises(
+        ConnectionFieldError, match=r"runtime_env: the value \([^()]+\) is not allowed; expected a JSON object"
+    ) as read:
         read_settings("ray", own={}, extra={"platform": "ray", "address": "http://head:8265", "runtime_env": text})
+    assert "secret" not in str(read.value)
 
 
 def test_the_token_is_not_shown():

@@ -105,6 +105,7 @@ def load_configuration(access: Access) -> Any:
         configuration.refresh_api_key_hook = configuration.cert_file = configuration.key_file = None
     if not given.verify_ssl:
         configuration.verify_ssl = False
+    _check_sent(configuration, access)
     return configuration
 
 
@@ -130,6 +131,20 @@ def _reach(configuration: Any, access: Access) -> None:
         _check(asyncio.run(reading))
     else:
         load_incluster_config(configuration)
+
+
+def _check_sent(configuration: Any, access: Access) -> None:
+    """Raise `BackendError` for a server or a token that HTTP clients refuse in each request, with errors that show it."""
+    if re.search(r"[@\s]", str(configuration.host or "")):
+        raise BackendError(
+            f"kubeconfig: server: the value is not allowed ({_named(access)}); expected the URL of an API server without user "
+            "name, password and white space; set username and password of the user instead"
+        )
+    if any(re.search(r"[\x00-\x1f\x7f]", str(value)) for value in configuration.api_key.values()):
+        raise BackendError(
+            f"kubeconfig: token: the value is not allowed ({_named(access)}); expected a token without line ends and other "
+            "control characters"
+        )
 
 
 def _check(loader: Any) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.site import ADDRESS_ALLOWED, wrong_address
+from rallypoint.backends.site import ADDRESS_ALLOWED, STORAGE_ALLOWED, wrong_address, wrong_storage
 
 __all__ = ["LEDGER", "NAMESPACE", "Access", "read_runtime_env", "tls_context"]
 
@@ -46,6 +46,8 @@ class Access:
     def __post_init__(self) -> None:
         if wrong := wrong_address(self.address):
             raise BackendError(f"address: {wrong} is not allowed; expected {ADDRESS_ALLOWED}")
+        if wrong := wrong_storage(self.storage):
+            raise BackendError(f"storage: {wrong} is not allowed; expected {STORAGE_ALLOWED}")
         read_runtime_env(self.runtime_env)
         tls_context(self)
 

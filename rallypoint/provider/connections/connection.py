@@ -6,12 +6,22 @@ The token is the connection's password, which Airflow encrypts and masks; all ot
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rallypoint.backends.site import ADDRESS_ALLOWED, KUBERNETES, LOCAL, RAY, wrong_address
+from rallypoint.backends.site import (
+    ADDRESS_ALLOWED,
+    KUBERNETES,
+    LOCAL,
+    RAY,
+    STORAGE_ALLOWED,
+    shown,
+    wrong_address,
+    wrong_storage,
+)
 from rallypoint.wire.arguments import PLATFORMS, WORDS
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.sanitize import parse
@@ -69,17 +79,35 @@ _UNUSED = ("host", "schema", "login", "port")
 Fields = Mapping[str, Any]
 
 
-#: A field of a Ray cluster that may contain secrets.
-_RUNTIME_ENV = "runtime_env"
+#: Fields that hold no credentials: errors show their values, if these are plain words.
+_WORDS = frozenset(("platform", "kubernetes_conn_id", "cluster_context", *_OF_CLUSTERS, *_OF_THIS_MACHINE))
+_WORD, _NAME = re.compile(r"[\w./~][\w./:~-]{0,99}", re.ASCII), re.compile(r"\w[\w.-]{0,59}", re.ASCII)
 
 
 class ConnectionFieldError(RallypointError):
-    """A field of a connection has a value that is not allowed; values of `secret` fields are not shown."""
+    """A field of a connection has a value that is not allowed.
 
-    def __init__(self, conn_id: str, field: str, value: object, allowed: str, *, secret: bool = False) -> None:
-        shown = "the value" if secret else repr(value)
-        super().__init__(f"connection {conn_id!r}: {field}: {shown} is not allowed; expected {allowed}")
+    Users paste credentials into wrong fields, so the error shows the type and the length of a value; it shows the value
+    itself only if that is an address without credentials, or a plain word in a field for words.
+    """
+
+    def __init__(self, conn_id: str, field: str, value: object, allowed: str) -> None:
+        named = field if _NAME.fullmatch(field.replace(" and ", "")) else f"a field with a name of length {len(field)}"
+        super().__init__(f"connection {conn_id!r}: {named}: {_shown(field, value)} is not allowed; expected {allowed}")
         self.conn_id, self.field, self.allowed = conn_id, field, allowed
+
+
+def _shown(field: str, value: object) -> str:
+    """Return how an error names a value; None is a value of which nothing is shown."""
+    if isinstance(value, str):
+        words = field in _WORDS and _WORD.fullmatch(value)
+        return repr(value) if words else shown(field if field == "address" else "runtime_env", value)
+    kind = next((name for types, name in _TYPES if isinstance(value, types)), "")
+    return f"the value ({kind})" if kind else "the value"
+
+
+#: Kinds of JSON values; a `bool` is an `int`.
+_TYPES = ((bool, "true or false"), ((int, float), "a number"), (list, "a list"), (dict, "an object"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,13 +168,13 @@ class Settings:
 
 
 def read_extra(conn_id: str, extra: str | None) -> dict[str, Any]:
-    """Return a connection's extra as a mapping; raises `ConnectionFieldError`, which does not show it."""
+    """Return a connection's extra as a mapping; raises `ConnectionFieldError`."""
     try:
         found = parse(extra) if extra and extra.strip() else {}
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise ConnectionFieldError(conn_id, "extra", None, "a JSON object", secret=True)
+        raise ConnectionFieldError(conn_id, "extra", None, "a JSON object")
     return found
 
 
@@ -156,7 +184,7 @@ def text_of(conn_id: str, extra: Fields, name: str) -> str:
     if value is None or value == "":
         return ""
     if not isinstance(value, str) or value.split() != [value]:
-        raise ConnectionFieldError(conn_id, name, value, "a string without spaces")
+        raise ConnectionFieldError(conn_id, name, value, "a text without white space, also at its beginning and its end")
     return value
 
 
@@ -164,7 +192,7 @@ def refuse_unknown(conn_id: str, extra: Fields, known: tuple[str, ...]) -> None:
     """Raise `ConnectionFieldError` for an unknown field, which may be a spelling mistake."""
     for name, value in extra.items():
         if name not in known:
-            raise ConnectionFieldError(conn_id, f"extra.{name}", value, f"only {', '.join(known)}", secret=True)
+            raise ConnectionFieldError(conn_id, f"extra.{name}", value, f"only {', '.join(known)}")
 
 
 def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
@@ -177,6 +205,8 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
             raise ConnectionFieldError(conn_id, name, own[name], "no value; add this setting to the JSON in the field extra")
     refuse_unknown(conn_id, extra, KNOWN)
     password = own.get("password") or ""
+    if password and password.split() != [password]:
+        raise ConnectionFieldError(conn_id, "password", None, "a token without white space, also at its beginning and its end")
     platform = _platform(conn_id, text_of(conn_id, extra, "platform") or LOCAL)
     words = {name: text_of(conn_id, extra, name) for name in (*_OF_CLUSTERS, *_OF_THIS_MACHINE, "address", "storage")}
     others = {} if platform == RAY else {name: extra.get(name) for name in _OBJECTS_OF_RAY}
@@ -184,28 +214,30 @@ def read_settings(conn_id: str, *, own: Fields, extra: Fields) -> Settings:
         if value and name not in _FIELDS_OF[platform]:
             raise ConnectionFieldError(conn_id, name, value, f"no value, because the platform is {platform!r}")
     if password and platform == LOCAL:
-        raise ConnectionFieldError(conn_id, "password", None, f"no value, because the platform is {platform!r}", secret=True)
+        raise ConnectionFieldError(conn_id, "password", None, f"no value, because the platform is {platform!r}")
     where: dict[str, Any] = {
         name: words.pop(name) for name in ("kubernetes_conn_id", "namespace", "home", "address", "storage")
     }
     if platform == RAY:
-        where.update(_of_ray(conn_id, extra, where["address"]))
+        where.update(_of_ray(conn_id, extra, where["address"], where["storage"]))
     arguments = _arguments(conn_id, extra.get("arguments"))
     defaults = Defaults(**words, policies=_policies(conn_id, extra.get("policies")), arguments=arguments)
     return Settings(conn_id=conn_id, platform=platform, token=password, defaults=defaults, **where)
 
 
-def _of_ray(conn_id: str, extra: Fields, address: str) -> dict[str, Any]:
+def _of_ray(conn_id: str, extra: Fields, address: str, storage: str) -> dict[str, Any]:
     """Return the fields of a Ray cluster that are not plain strings."""
-    if wrong := wrong_address(address):
-        raise ConnectionFieldError(conn_id, "address", address, ADDRESS_ALLOWED, secret=wrong != repr(address))
-    runtime_env = _object(conn_id, _RUNTIME_ENV, extra.get(_RUNTIME_ENV), "a JSON object, such as {'working_dir': '...'}")
+    if wrong_address(address):
+        raise ConnectionFieldError(conn_id, "address", address, ADDRESS_ALLOWED)
+    if wrong_storage(storage):
+        raise ConnectionFieldError(conn_id, "storage", storage, STORAGE_ALLOWED)
+    runtime_env = _object(conn_id, "runtime_env", extra.get("runtime_env"), "a JSON object, such as {'working_dir': '...'}")
     verify = extra.get("verify_ssl")
     if verify not in (None, "", True, False):
         raise ConnectionFieldError(conn_id, "verify_ssl", verify, "true or false")
     ca_cert = extra.get("ca_cert") or ""
     if not isinstance(ca_cert, str) or (ca_cert and not _is_certificates(ca_cert)):
-        raise ConnectionFieldError(conn_id, "ca_cert", ca_cert, "CA certificates in PEM format", secret=True)
+        raise ConnectionFieldError(conn_id, "ca_cert", ca_cert, "CA certificates in PEM format")
     told = json.dumps(runtime_env) if runtime_env else ""
     return {"runtime_env": told, "verify_ssl": verify is not False, "ca_cert": ca_cert}
 
@@ -252,9 +284,9 @@ def _object(conn_id: str, name: str, given: Any, allowed: str) -> dict[str, Any]
         try:
             given = parse(given)
         except ValueError:
-            raise ConnectionFieldError(conn_id, name, given, allowed, secret=name == _RUNTIME_ENV) from None
+            raise ConnectionFieldError(conn_id, name, given, allowed) from None
     if given is None or given == "":
         return {}
     if not isinstance(given, dict):
-        raise ConnectionFieldError(conn_id, name, given, allowed, secret=name == _RUNTIME_ENV)
+        raise ConnectionFieldError(conn_id, name, given, allowed)
     return given

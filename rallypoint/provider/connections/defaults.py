@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from rallypoint.job import ElasticJob, JobError, load_job
 from rallypoint.job.annotations import PREFIX
+from rallypoint.job.errors import redacting
 from rallypoint.job.spelling import completed, spell
 from rallypoint.provider.connections.connection import POLICIES, Defaults
 from rallypoint.provider.connections.locating import PlaceError
+from rallypoint.wire.masked import HIDDEN
 
 __all__ = ["check_policies", "settings_with", "with_arguments", "with_defaults", "with_policies"]
 
@@ -28,6 +31,9 @@ _OF_SETTINGS = {"containerImage": "image", "queueName": "queue", "serviceAccount
 #: A number of nodes that every node unit divides, to validate policies without a job.
 _ANY = {"name": "any", "entrypoint": "any.py"}
 
+#: Texts that are no credentials.
+_PLAIN = re.compile(r"[a-z][a-z_.-]{0,60}(\[\d+\][a-z_.-]{0,60})*|[-+]?[0-9.]{1,12}[a-z%]{0,2}")
+
 
 def check_policies(conn_id: str, defaults: Defaults) -> None:
     """Raise `PlaceError` for invalid policies and arguments of a connection; the error names the connection, not the DAG.
@@ -35,12 +41,18 @@ def check_policies(conn_id: str, defaults: Defaults) -> None:
     A policy and an argument for the same field must have equal values.
     """
     try:
-        spelled = spell({**_ANY, **defaults.policies, **defaults.arguments})
-        # The job sets the number of nodes.
-        load_job({key: part for key, part in spelled.document.items() if key in (*_ANY, *POLICIES)}, based=False)
+        with redacting(_plain):
+            spelled = spell({**_ANY, **defaults.policies, **defaults.arguments})
+            # The job sets the number of nodes.
+            load_job({key: part for key, part in spelled.document.items() if key in (*_ANY, *POLICIES)}, based=False)
     except JobError as error:
         told = "; ".join(f"{_section(problem.path, defaults)}.{problem.path}: {problem.text}" for problem in error.problems)
         raise PlaceError(f"connection {conn_id!r}: {told}") from error
+
+
+def _plain(_name: str, text: str) -> str:
+    """Return a text of a connection as an error shows it: words, durations and paths of fields, and nothing else."""
+    return text if _PLAIN.fullmatch(text) else HIDDEN
 
 
 def _section(path: str, defaults: Defaults) -> str:

@@ -6,6 +6,7 @@ The fields have the meaning that the cncf provider documents, so that both provi
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +22,9 @@ _OLD = "extra__kubernetes__"
 
 #: Fields of which at most one may be set.
 _WAYS = ("in_cluster", "kube_config_path", "kube_config")
+
+#: A path, and not the text of a kubeconfig or a URL: errors show the path.
+_PATH = re.compile(r"(?!\s)(?!.*://)[^\x00-\x1f\x7f-\x9f{}\"']{1,1024}(?<!\s)")
 
 _FLAGS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False, "": False}
 
@@ -51,7 +55,7 @@ def read_kubernetes(conn_id: str, extra: Fields) -> KubernetesSettings:
     given = [name for name, value in zip(_WAYS, (in_cluster, path, inline), strict=True) if value]
     if len(given) > 1:
         allowed = f"one of {', '.join(_WAYS)}"
-        raise ConnectionFieldError(conn_id, " and ".join(given), None, allowed, secret=True)
+        raise ConnectionFieldError(conn_id, " and ".join(given), None, allowed)
     context = text_of(conn_id, fields, "cluster_context")
     if context and in_cluster:
         raise ConnectionFieldError(conn_id, "cluster_context", context, "no value, because in_cluster is set")
@@ -78,9 +82,10 @@ def _flag(conn_id: str, fields: Fields, name: str) -> bool:
 
 def _path(conn_id: str, fields: Fields) -> str:
     value = fields.get("kube_config_path") or ""
-    if not isinstance(value, str):
-        raise ConnectionFieldError(conn_id, "kube_config_path", value, "a non-empty text, the path of a kubeconfig")
-    return value.strip()
+    if not isinstance(value, str) or (value and not _PATH.fullmatch(value)):
+        allowed = "the path of a kubeconfig, without white space at its beginning and its end; `kube_config` is for its text"
+        raise ConnectionFieldError(conn_id, "kube_config_path", value, allowed)
+    return value
 
 
 def _inline(conn_id: str, value: Any) -> str:
@@ -90,5 +95,5 @@ def _inline(conn_id: str, value: Any) -> str:
     if isinstance(value, dict):
         return json.dumps(value, sort_keys=True)
     if not isinstance(value, str):
-        raise ConnectionFieldError(conn_id, "kube_config", None, "a kubeconfig as JSON or YAML", secret=True)
+        raise ConnectionFieldError(conn_id, "kube_config", None, "a kubeconfig as JSON or YAML")
     return value if value.strip() else ""

@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from rallypoint.backends.credentials import Credentials
-from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, RAY, Site
+from rallypoint.backends.site import KINDS, KUBERNETES, LOCAL, RAY, Site, shown
 from rallypoint.provider.connections.connection import NO_DEFAULTS, Defaults, Settings
 from rallypoint.provider.connections.kubernetes_connection import KubernetesSettings
 from rallypoint.provider.place import Place
@@ -102,8 +102,8 @@ def _on_ray(place: Place, settings: Settings | None, defaults: Defaults) -> Loca
     )
     if known.token and place.address and place.address != known.address:
         raise PlaceError(
-            f"connection {place.conn_id!r}: address: {known.address!r} is not allowed for this job, which is on the cluster "
-            f"{place.address!r}; use a connection with the address of the job's cluster"
+            f"connection {place.conn_id!r}: address: {shown('address', known.address)} is not allowed for this job, "
+            f"which is on the cluster {shown('address', place.address)}; use a connection with the address of the job's cluster"
         )
     return Located(
         site=site,
@@ -121,10 +121,12 @@ def _check(place: Place, kind: str) -> None:
             known = ", ".join(KINDS[kind])
             if place.conn_id:
                 raise PlaceError(
-                    f"{word}: {value!r} is not allowed with connection {place.conn_id!r}, whose platform is {kind!r}; "
-                    f"expected only the arguments {known}"
+                    f"{word}: {shown(word, value)} is not allowed with connection {place.conn_id!r}, whose platform is "
+                    f"{kind!r}; expected only the arguments {known}"
                 )
-            raise PlaceError(f"{word}: {value!r} is not allowed with backend {kind!r}; expected only the arguments {known}")
+            raise PlaceError(
+                f"{word}: {shown(word, value)} is not allowed with backend {kind!r}; expected only the arguments {known}"
+            )
 
 
 def _namespace(settings: Settings | None, cluster: KubernetesSettings | None) -> str:

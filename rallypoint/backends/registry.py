@@ -96,13 +96,15 @@ def spawn_supervisor(name: str, site: Site, credentials: Credentials = NO_CREDEN
     """
     from rallypoint.backends.local import detach  # noqa: PLC0415  as above
     from rallypoint.backends.local.files import telling  # noqa: PLC0415
+    from rallypoint.backends.local.store import require_own  # noqa: PLC0415
 
     if site.kind == LOCAL:
         return detach.spawn_supervisor(home_of(site), name)
-    log = supervisor_log(name, site)
+    home, log = home_of(site), supervisor_log(name, site)
+    require_own(home, below=(site.kind, str(log.parent.relative_to(home))))
     with telling(log):
         private_folder(log.parent)
-        tighten(home_of(site) / site.kind)
+        tighten(home / site.kind)
     if credentials == NO_CREDENTIALS:
         return detach.launch(log, ("supervise", name, *site.options()))
     return detach.launch(log, ("supervise", name, *site.options(), "--credentials-from-stdin"), told=credentials.to_json())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import stat
 import sys
 from collections.abc import Iterable
 from pathlib import Path
@@ -63,7 +65,7 @@ def run(args: argparse.Namespace) -> int:
     if args.output is None:
         print(text, end="")
     else:
-        _write(args.output, text)
+        _write(args.output, text, mode=0o600 if args.secret else 0o666)
     for note in notes:
         print(f"rallypoint: note: {note}", file=sys.stderr)
     return 0
@@ -100,8 +102,12 @@ def render(
     return write_yaml(appwrapper(read)), tuple(notes(read))
 
 
-def _write(path: Path, text: str) -> None:
+def _write(path: Path, text: str, *, mode: int) -> None:
+    """Write a file; a new one gets `mode`, and one that exists loses the rights that are not in it."""
     try:
-        path.write_text(text, encoding="utf-8")
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "w", encoding="utf-8") as file:
+            if mode == 0o600 and stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                os.fchmod(file.fileno(), mode)
+            file.write(text)
     except OSError as error:
         raise OutputError(f"{path}: cannot write the file: {error.strerror}") from error

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from rallypoint.backends.contract import BackendError
-from rallypoint.backends.registry import home_of, open_backend
+from rallypoint.backends.registry import home_of, open_backend, spawn_supervisor
 from rallypoint.backends.site import Site, SiteError
 from rallypoint.wire.env import HOME
 
@@ -51,3 +53,23 @@ def test_the_home_of_a_site(tmp_path, monkeypatch):
 
     assert home_of(Site(home=str(tmp_path / "other"))) == tmp_path / "other"
     assert home_of(Site(kind="kubernetes")) == tmp_path / "usual"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a folder to another user")
+@pytest.mark.parametrize("kind", ["kubernetes", "ray"])
+@pytest.mark.parametrize("theirs", [".", "KIND", "KIND/default"])
+def test_no_supervisor_starts_in_the_home_of_another_user(tmp_path, monkeypatch, kind, theirs):
+    """Its log could be a link to any file."""
+    home, target = tmp_path / "home", tmp_path / "target"
+    folder = home / theirs.replace("KIND", kind)
+    folder.mkdir(parents=True)
+    target.mkdir()
+    os.chown(folder, 65534, 65534)
+    if theirs == "KIND":
+        (folder / "default").symlink_to(target)
+    monkeypatch.setenv(HOME, str(home))
+    where = {"address": "http://127.0.0.1:9"} if kind == "ray" else {}
+
+    with pytest.raises(BackendError, match="the folder belongs to user 65534, but this process runs as user 0"):
+        spawn_supervisor("digits", Site(kind=kind, **where))
+    assert list(target.iterdir()) == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+
 import pytest
 import yaml
 
@@ -139,3 +141,14 @@ def test_a_job_without_a_secret_is_one_that_asks_for_it(run, settings_file, caps
     assert "RALLYPOINT_SECRET" not in out
     assert "--insecure_token" in out
     assert "note: insecureToken: the agents have no secret" in err
+
+
+def test_the_file_of_a_secret_is_private(run, settings_file, tmp_path):
+    """It has the token of the job; a file that was there before loses the rights of others."""
+    secret, plain = tmp_path / "secret.yaml", tmp_path / "plain.yaml"
+    secret.touch(0o644)
+
+    assert run("render", settings_file, *ELASTIC, "--secret", "-o", secret) == 0
+    assert run("render", settings_file, *ELASTIC, "-o", plain) == 0
+
+    assert (stat.S_IMODE(secret.stat().st_mode), stat.S_IMODE(plain.stat().st_mode) & 0o044) == (0o600, 0o044)

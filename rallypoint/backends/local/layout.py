@@ -18,7 +18,7 @@ import contextlib
 import itertools
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,13 +44,15 @@ def is_job_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def foreign_folder(home: Path, user: int) -> tuple[Path, int] | None:
+def foreign_folder(home: Path, user: int, below: Iterable[str] = ("jobs", "supervisors")) -> tuple[Path, int] | None:
     """Return a folder of a home, or a link in its place, that belongs to neither `user` nor root, and its owner; else None.
+
+    The folders are the home and those `below` it.
 
     Its owner could exchange the folders below it for links while a process of `user` works there. Reads folders; raises
     `OSError`.
     """
-    for folder in (home, home / "jobs", home / "supervisors"):
+    for folder in (home, *(home / name for name in below)):
         for follow in (False, True):
             with contextlib.suppress(FileNotFoundError):
                 owner = folder.stat(follow_symlinks=follow).st_uid

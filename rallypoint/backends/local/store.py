@@ -14,7 +14,7 @@ import shutil
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ from rallypoint.wire.private import private_folder, tighten
 from rallypoint.wire.status import JobStatus
 from rallypoint.wire.tls import AUTO
 
-__all__ = ["Hold", "LockedError", "Store", "sweep"]
+__all__ = ["Hold", "LockedError", "Store", "require_own", "sweep"]
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,19 @@ _MADE = re.compile(re.escape(_NEW) + r"(?P<pid>\d{1,9})-(?P<ticks>\d{1,19})-.+",
 
 class LockedError(BackendError):
     """Another process holds the lock of a record. The lock is usually held for milliseconds: try again."""
+
+
+def require_own(home: Path, kind: type[BackendError] = BackendError, below: Iterable[str] = ("jobs", "supervisors")) -> None:
+    """Raise an error of `kind` if a home, or a folder `below` it, belongs to another user."""
+    me = os.geteuid()
+    with telling(home, kind):
+        found = foreign_folder(home, me, below)
+    if found is not None:
+        folder, owner = found
+        raise kind(
+            f"{folder}: the folder belongs to user {owner}, but this process runs as user {me}; run it as user {owner}, or "
+            f"set {HOME} to a folder of user {me}"
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,15 +99,7 @@ class Store:
         """
         if self.job_of_roles is not None:
             return
-        me = os.geteuid()
-        with telling(self.home, kind):
-            found = foreign_folder(self.home, me)
-        if found is not None:
-            folder, owner = found
-            raise kind(
-                f"{folder}: the folder belongs to user {owner}, but this process runs as user {me}; run it as user {owner}, or "
-                f"set {HOME} to a folder of user {me}"
-            )
+        require_own(self.home, kind)
 
     def is_own(self) -> bool:
         """Return whether the jobs here are those of `job_of_roles`, and not of another job that its script links to.

@@ -9,7 +9,7 @@ Launches alternate, so that a machine that drifts does so for all. On Ray, the p
 raylet (where Rallypoint may lower it) or that of `--niceness`. With `--train` Ray Train runs the same script
 on the same cluster, too (`TorchTrainer` with `FailureConfig`); its submission is measured from the start of the driver process.
 
-With `--jobs N`, the time that the ledger and the supervisor need for N jobs that train on one cluster is measured instead.
+With `--jobs N`, what N jobs on one cluster cost while nothing happens, and what their submission costs, is measured instead.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=4, help="kills of each launch")
     parser.add_argument("--train", action="store_true", help="measure Ray Train, too; needs ray[train]")
     parser.add_argument("--niceness", type=int, help="RAY_worker_niceness of the cluster; not set by default")
-    parser.add_argument("--jobs", type=int, default=0, help="jobs at once, for the cost of their supervision")
+    parser.add_argument("--jobs", type=int, default=0, help="jobs at once, for the cost of jobs that wait")
     args = parser.parse_args()
     if args.jobs:
         return crowd(args.jobs)

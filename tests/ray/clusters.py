@@ -56,8 +56,15 @@ class RayCluster:
 
 
 @contextlib.contextmanager
-def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | None = None, **given: Any) -> Iterator[RayCluster]:
-    """Have a cluster while the context lasts; `given` are options of its worker nodes."""
+def ray_cluster(
+    folder: Path,
+    *,
+    nodes: int = 2,
+    variables: dict[str, str] | None = None,
+    head: dict[str, Any] | None = None,
+    **given: Any,
+) -> Iterator[RayCluster]:
+    """Have a cluster while the context lasts; `head` are further options of its head, `given` those of its worker nodes."""
     from ray.cluster_utils import Cluster
 
     before = dict(os.environ)
@@ -69,14 +76,15 @@ def ray_cluster(folder: Path, *, nodes: int = 2, variables: dict[str, str] | Non
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     try:
         port = _free_port()
-        head = {
+        options = {
             "num_cpus": 0,
             "include_dashboard": True,
             "dashboard_port": port,
             "dashboard_agent_listen_port": 0,  # by default one port, which the cluster of another test may have
             "object_store_memory": 80_000_000,
+            **(head or {}),
         }
-        cluster = Cluster(initialize_head=True, head_node_args=head)
+        cluster = Cluster(initialize_head=True, head_node_args=options)
         try:
             made = RayCluster(inner=cluster, url=f"http://127.0.0.1:{port}", folder=folder)
             for _ in range(nodes):

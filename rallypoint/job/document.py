@@ -73,7 +73,15 @@ def _tagged_int(loader: yaml.SafeLoader, node: yaml.Node) -> int:
     return int(loader.construct_yaml_int(node))
 
 
+def _tagged_float(loader: yaml.SafeLoader, node: yaml.Node) -> float:
+    """Return the number of `!!float`; not in base 60 of YAML 1.1, as for `!!int`."""
+    if not isinstance(node, yaml.ScalarNode) or ":" in node.value:
+        raise yaml.constructor.ConstructorError(None, None, "expected a number", node.start_mark)
+    return float(loader.construct_yaml_float(node))
+
+
 _Loader.add_constructor("tag:yaml.org,2002:int", _tagged_int)
+_Loader.add_constructor(_FLOAT, _tagged_float)
 _Loader.yaml_implicit_resolvers = {}
 _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
 _Loader.add_implicit_resolver("tag:yaml.org,2002:int", re.compile(r"^-?(?:0|[1-9][0-9]*)$"), list("-0123456789"))
@@ -143,7 +151,7 @@ def read_yaml(text: str, *, limit: int = BYTES_LIMIT, nodes: int = NODES_LIMIT) 
         raise JobError([_TOO_DEEP]) from error
     except (AttributeError, LookupError) as error:  # PyYAML's, of `!!timestamp x` and `!!bool x`
         raise JobError([Problem(path="job", text="is not valid YAML; a value does not fit its tag")]) from error
-    except (yaml.YAMLError, ValueError) as error:  # ValueError: a value that its own tag (`!!int x`) does not fit
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:  # a value that its own tag (`!!int x`) does not fit
         raise JobError([Problem(path="job", text=f"is not valid YAML; {str(error).splitlines()[0]}")]) from error
 
 

@@ -179,6 +179,12 @@ def test_merge_keys_work(job_file):
             id="a number of base 60",
         ),
         pytest.param(
+            "job.yaml",
+            'a: !!float "' + "1:" * 400 + '1"\n',
+            "line 1, column 4: is not valid YAML; expected a number",
+            id="a fraction of base 60",
+        ),
+        pytest.param(
             "job.json",
             '{"name": }',
             "line 1, column 10: is not valid JSON; Expecting value",

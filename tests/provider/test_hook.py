@@ -144,6 +144,7 @@ USERS = {"basic": {"username": "u", "password": "S3CRETVALUE"}, "token": {"token
         ),
         pytest.param({"kube_config_path": "users: [{S3CRETVALUE}]"}, "kube_config_path: the value", id="a kubeconfig as path"),
         pytest.param({"kube_config_path": " /S3CRETVALUE"}, "kube_config_path: the value", id="a space before a path"),
+        pytest.param({"kube_config": f"a: !!float {'1:' * 400}1"}, "kube_config: the value is not allowed", id="base 60"),
         pytest.param({"kube_config": "users: [S3CRETVALUE"}, "kube_config: the value is not allowed", id="no kubeconfig"),
         pytest.param({"server": URL, "user": "basic"}, "kubeconfig: server: the value is not", id="passwords in two places"),
         pytest.param({"server": URL, "user": "token"}, "kubeconfig: server: the value is not", id="a password and a token"),

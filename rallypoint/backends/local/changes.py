@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import math
 import os
 import select
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from rallypoint.backends.contract import BackendError, Changes
 from rallypoint.backends.local import proc
+from rallypoint.backends.local.descriptors import Descriptors
 from rallypoint.backends.local.files import read_optional, telling
 from rallypoint.backends.local.layout import FOLDERS, JobFolder
 from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.wire.unit_files import EXIT, STARTED, UNITS, UnitStarted
 
-__all__ = ["FOLLOWED", "LocalChanges"]
+__all__ = ["LocalChanges"]
 
 #: How often the files are looked at, in seconds.
 _LOOK = 0.2
@@ -32,8 +34,11 @@ _SOON = 0.01
 #: How often in a row it is looked that soon: a script can leave folders of instances that never begin.
 _LOOKS = 1000
 
-#: Processes of a job that are followed, each by a descriptor of this process; those of more are looked at every `_CROWDED` s.
-FOLLOWED, _CROWDED = 512, 1.0
+#: Processes of a job for which there is no descriptor (descriptors.py) are looked at so often, in seconds.
+_CROWDED = 1.0
+
+#: Those of all jobs in this process.
+_DESCRIPTORS = Descriptors()
 
 #: Identity of a file's content as far as `stat` tells: each writer replaces the whole file.
 _Stamp = tuple[tuple[int, int, int] | None, ...]
@@ -42,15 +47,17 @@ _Stamp = tuple[tuple[int, int, int] | None, ...]
 class LocalChanges(Changes):
     """Changes of one job; `open` it before the first look at the job, `close` it at the end."""
 
-    def __init__(self, folder: JobFolder) -> None:
-        self._folder = folder
+    def __init__(self, folder: JobFolder, *, descriptors: Descriptors = _DESCRIPTORS) -> None:
+        self._folder, self._descriptors = folder, descriptors
         self._stamp: _Stamp = ()
         #: What was seen between two waits is not lost.
         self._news = asyncio.Event()
-        #: A pidfd for each live shim by its folder, and None for each that has ended.
+        #: A pidfd for each live process by its folder, and None for each that has ended or is followed for another folder.
         self._shims: dict[str, int | None] = {}
-        #: How many of these are followed, and how often in a row it was looked soon.
-        self._followed = self._looks = 0
+        #: The processes that are followed: PID and start, by folder. A script can name one process in many folders.
+        self._followed: dict[str, tuple[int, int]] = {}
+        #: Whether there was no descriptor for a process, and how often in a row it was looked soon.
+        self._crowded, self._looks = False, 0
         #: Instances of simple roles whose end was written down.
         self._over: set[str] = set()
 
@@ -65,7 +72,8 @@ class LocalChanges(Changes):
             if descriptor is not None:
                 os.close(descriptor)
         self._shims.clear()
-        self._followed = 0
+        self._descriptors.give(len(self._followed))
+        self._followed.clear()
 
     async def wait(self, timeout: float) -> None:
         """Return when something of the job may have changed since the last call, at the latest after `timeout` seconds."""
@@ -99,13 +107,13 @@ class LocalChanges(Changes):
 
     def _find_shims(self) -> bool:
         """Follow shims that were not followed yet; return whether one had ended before it could be."""
-        missed = False
+        missed = self._crowded = False
         with telling(self._folder.path):
             for node in self._folder.everyone():
                 key = str(node.path)
                 shim = node.shim() if key not in self._shims else None
-                if shim is not None and self._followed < FOLLOWED:
-                    missed = not self._follow(key, shim.open()) or missed
+                if shim is not None:
+                    missed = self._follow(key, (shim.pid, shim.start_ticks), shim.open) or missed
         return missed
 
     def _find_units(self) -> tuple[bool, bool]:
@@ -125,21 +133,33 @@ class LocalChanges(Changes):
             if key not in self._shims:
                 with contextlib.suppress(BackendError):
                     started = read_optional(UnitStarted, folder / STARTED)
-                    if started is not None and self._followed < FOLLOWED:
-                        self._follow(key, _open(started))
+                    if started is not None:
+                        self._follow(key, (started.pid, started.start_ticks), functools.partial(_open, started))
             soon = soon or self._shims.get(key) is None
         return ended, soon
 
-    def _follow(self, key: str, descriptor: int | None) -> bool:
-        """Follow a process by its descriptor; return whether it had not ended before."""
-        self._shims[key] = descriptor
-        self._followed += descriptor is not None
-        return descriptor is not None
+    def _follow(self, key: str, process: tuple[int, int], opened: Callable[[], int | None]) -> bool:
+        """Follow a process, if it is not followed yet and there is a descriptor for it; return whether it had ended."""
+        if process in self._followed.values():
+            self._shims[key] = None
+            return False
+        if not self._descriptors.take(has=len(self._followed)):
+            self._crowded = True
+            return False
+        descriptor = None
+        try:
+            descriptor = self._shims[key] = opened()
+            if descriptor is not None:
+                self._followed[key] = process
+        finally:
+            if descriptor is None:
+                self._descriptors.give()
+        return descriptor is None
 
     def _pause(self, *, soon: bool) -> float:
         """Return after how many seconds to look again, whatever happens until then."""
         self._looks = self._looks + 1 if soon else 0
-        if self._followed >= FOLLOWED:
+        if self._crowded:
             return _CROWDED
         return math.inf if not soon else _SOON if self._looks <= _LOOKS else _LOOK
 
@@ -148,7 +168,8 @@ class LocalChanges(Changes):
             if descriptor is not None and _readable(descriptor):
                 os.close(descriptor)
                 self._shims[key] = None
-                self._followed -= 1
+                del self._followed[key]
+                self._descriptors.give()
 
 
 def _open(started: UnitStarted) -> int | None:

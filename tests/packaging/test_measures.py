@@ -19,20 +19,33 @@ MEDIAN_LINES = 8
 MOCKS = {"unittest", "unittest.mock", "mock"}
 
 
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+_KEPT = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Import, ast.ImportFrom)
+
+
 @functools.cache
-def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def _statements(path: Path) -> list[ast.stmt]:
+    """Functions and imports of a file, wherever they are: no expression has one in it."""
+    found: list[ast.stmt] = []
+    later: list[ast.AST] = [ast.parse(path.read_text())]
+    while later:
+        for node in ast.iter_child_nodes(later.pop()):
+            if isinstance(node, (ast.stmt, ast.excepthandler, ast.match_case)):
+                later.append(node)
+            if isinstance(node, _KEPT):
+                found.append(node)
+    return found
 
 
-def _functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (node for node in ast.walk(_tree(path)) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
+def _functions(path: Path) -> Iterator[Function]:
+    return (node for node in _statements(path) if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 def _named(path: Path, name: str) -> str:
     return f"{path.relative_to(ROOT)}:{name}"
 
 
-def _lines(function: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
+def _lines(function: Function) -> int:
     return (function.end_lineno or function.lineno) - function.lineno + 1
 
 
@@ -72,7 +85,7 @@ def test_tests_use_fakes_not_patches():
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(_tree(path)):
+    for node in _statements(path):
         if isinstance(node, ast.ImportFrom):
             yield node.module or ""
         elif isinstance(node, ast.Import):

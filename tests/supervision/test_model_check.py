@@ -23,10 +23,10 @@ from tests.scale import sized
 pytestmark = pytest.mark.timeout(1800)
 
 #: States that one search goes through at the most, and random ways of each kind.
-_STATES, _WAYS = sized(12_000, 1_500), sized(40, 8)
+_STATES, _WAYS = sized(12_000, 800), sized(40, 4)
 
 #: The same where workers live on: each move costs more there.
-_LIVING_STATES, _LIVING_WAYS = sized(2_500, 500), sized(10, 3)
+_LIVING_STATES, _LIVING_WAYS = sized(2_500, 300), sized(10, 2)
 
 
 def job(

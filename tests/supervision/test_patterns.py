@@ -88,7 +88,7 @@ def test_too_long_a_pattern_is_named_in_a_short_line(caplog):
     ]
 
 
-@pytest.mark.parametrize("slow", [1, 10, RULES])
+@pytest.mark.parametrize("slow", [1, pytest.param(10, marks=pytest.mark.extended), RULES])
 def test_all_patterns_of_a_verdict_share_one_time_limit(slow: int) -> None:
     """100 slow patterns kept a thread of the triggerer for 200 s; a fast pattern is found before and after slow ones."""
     rules = tuple(EndRule(log_pattern=f"(a+)+{number}$", answer=Answer.FAIL_NOW) for number in range(slow))

@@ -102,7 +102,7 @@ def rests(sea: Sea) -> bool:
 def test_every_turn_keeps_what_it_must(policies_):
     """Phases by the table, budgets, one attempt, nothing released too early, nothing waits for ever, arguments are all."""
 
-    @many(sized(2500, 100))
+    @many(sized(2500, 60))
     @given(policies_, traces())
     def holds(policy: Policy, trace: list[int]) -> None:
         sea = Sea(policy=policy)
@@ -116,7 +116,7 @@ def test_every_turn_keeps_what_it_must(policies_):
 def test_what_is_free_costs_nothing(policies_):
     """Scaling, preemption, evacuation, quota, suspension, lost coordinators and other supervisors spend no budget."""
 
-    @many(sized(250, 100))
+    @many(sized(250, 50))
     @given(policies_, st.lists(st.integers(0, len(FREE_EVENTS) * 8 * 8 - 1), max_size=30))
     def holds(policy: Policy, trace: list[int]) -> None:
         # No clock is over: what a wait costs is another question.
@@ -136,7 +136,7 @@ def test_what_is_free_costs_nothing(policies_):
 def test_nothing_else_is_asked():
     """A record that went through pickle, and one whose texts are other objects, lead to the same decision; so does a copy."""
 
-    @many(sized(100, 40))
+    @many(sized(100, 25))
     @given(LADDER, traces(15))
     def holds(policy: Policy, trace: list[int]) -> None:
         sea = Sea(policy=policy)
@@ -156,7 +156,7 @@ def test_nothing_else_is_asked():
 def test_node_budgets_are_kept():
     """No slot of an attempt is replaced more often than its budget allows, whatever the coordinator tells."""
 
-    @many(sized(300, 100))
+    @many(sized(300, 50))
     @given(LADDER, traces())
     def holds(policy: Policy, trace: list[int]) -> None:
         sea = Sea(policy=dataclasses.replace(policy, node_refill=Policy(min_nodes=1, max_nodes=1).node_refill))

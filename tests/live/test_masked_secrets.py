@@ -34,6 +34,11 @@ SCRIPT = Path(__file__).with_name("leaking_script.py")
 SECRET = "hunter2-of-the-warehouse"
 
 
+#: Words of a program that checks a node.
+LEAK = 'echo "cannot log in with $WAREHOUSE"'
+STAGE = """printf '{"stage": "%s in WAREHOUSE"}\\n' "$WAREHOUSE\""""
+
+
 class Operator(ElasticTrainingOperator):
     async def ask_state(self, context: Any) -> str:
         return "running"
@@ -104,8 +109,17 @@ def fail(script: Path, secret: str, url: str, where: dict[str, Any]) -> Failed:
         ({"health": {"pre_check_ops": [("leaking_classes", "PreCheck", True)]}}, "cannot log in with ***"),
         ({"fault_tolerance": {"retry_limit": 0, "dynamic_failover_extension": "leaking_classes::Extension"}}, "no login: ***"),
         ({"setup_commands": ["true"]}, "cannot log in with ***"),
+        (
+            {"nodes": 2, "health": {"precheck": 1, "precheck_program": ["sh", "-c", f"{LEAK} >&2; exit 1"]}},
+            "stage start: cannot log in with ***",
+        ),
+        pytest.param(
+            {"nodes": 2, "health": {"precheck": 1, "precheck_program": ["sh", "-c", f"{STAGE}; exit 1"]}},
+            "stage *** in WAREHOUSE",
+            marks=pytest.mark.extended,
+        ),
     ],
-    ids=["script", "pre-check operator", "failover extension", "setup commands"],
+    ids=["script", "pre-check operator", "failover extension", "setup commands", "node check", "stage of a node check"],
 )
 def test_a_secret_of_a_connection_is_masked_wherever_a_job_is_shown(
     light: Any, home: Path, where: dict[str, Any], quoted: str

@@ -30,6 +30,7 @@ from rallypoint.wire import env, sanitize
 from rallypoint.wire.check import CheckReport, CheckTask, ProbeState
 from rallypoint.wire.endpoint import split_address
 from rallypoint.wire.exits import describe_exit
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.messages import Assignment, Continue, WorkerReport
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.python import run_module
@@ -182,7 +183,7 @@ class Checker(NodeCapability):
             attempt.kill()
             codes = await asyncio.gather(*ends)
             self._send_off()
-        return await asyncio.to_thread(_judged, folder, codes, late, attempt.task.limit)
+        return await asyncio.to_thread(_judged, folder, codes, late, attempt.task.limit, self._plan)
 
     def _send_off(self) -> None:
         """Close the connections of those who wait for a store that is gone: they need not wait any longer."""
@@ -284,8 +285,11 @@ def _settled(ends: Sequence[asyncio.Future[int]]) -> asyncio.Future[None]:
     return settled
 
 
-def _judged(folder: Path, codes: Sequence[int], late: Sequence[bool], limit: float) -> CheckReport:
-    """Return how a node's probes went. One that ended badly by itself speaks for all, before those that were merely `late`."""
+def _judged(folder: Path, codes: Sequence[int], late: Sequence[bool], limit: float, plan: Plan) -> CheckReport:
+    """Return how a node's probes went. One that ended badly by itself speaks for all, before those that were merely `late`.
+
+    What a probe wrote is masked before it is cut: the program of a user has the environment of the job.
+    """
     seen = [read_probe(_end_of(folder / f"{i}.out")) for i in range(len(codes))]
     bad = sorted((i for i, code in enumerate(codes) if code), key=lambda i: (late[i], seen[i].stage not in _ALONE))
     if not bad:
@@ -294,14 +298,15 @@ def _judged(folder: Path, codes: Sequence[int], late: Sequence[bool], limit: flo
             return _figures([one.figures for one in seen if one.figures is not None])
         error = "the test process exited with code 0, but without a measurement"
         return CheckReport(store="", state=ProbeState.FAILED, own=True, error=_which(error, silent, len(codes)))
-    first = bad[0]
+    first, mask = bad[0], mask_of_plan(plan)
     stage = seen[first].stage
+    shown = mask(stage)
     if late[first]:
-        error = f"stage {stage}: not completed within {limit:g} s"
+        error = f"stage {shown}: not completed within {limit:g} s"
     else:
         how = f"was {describe_exit(codes[first])}" if codes[first] < 0 else describe_exit(codes[first])
-        said = _last_line(_end_of(folder / f"{first}.err"))
-        error = f"stage {stage}: {said or how}"
+        said = mask(_last_line(_end_of(folder / f"{first}.err")))
+        error = f"stage {shown}: {said or how}"
     own = stage in _ALONE
     return CheckReport(store="", state=ProbeState.FAILED, own=own, error=_which(error, first, len(codes))[:_ERROR])
 
@@ -333,4 +338,6 @@ def _end_of(path: Path) -> bytes:
 
 def _last_line(text: bytes) -> str:
     lines = [line.strip() for line in text.decode("utf-8", "replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    # Of a longer line, the beginning was not read.
+    cut = "... " if len(lines) == 1 and len(text) >= _TAIL else ""
+    return cut + lines[-1] if lines else ""

@@ -201,6 +201,28 @@ def test_a_forked_worker_counts_its_steps(born: Zygote, tmp_path: Path) -> None:
     progress.close()
 
 
+#: Prints whether the functions that connect ranks are checked, wherever a script may take them from.
+FORMING = """
+from torch.distributed import device_mesh, distributed_c10d, new_group
+for function in (device_mesh.init_process_group, device_mesh.new_group, distributed_c10d.init_process_group, new_group):
+    print(hasattr(function, "_rallypoint"))
+"""
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_forked_worker_checks_the_groups_of_all_modules(born: Zygote, tmp_path: Path, warm: bool) -> None:
+    """A device mesh calls what its module took over when the zygote imported it, long before there was a worker."""
+    ProgressFile.create(tmp_path / "progress", 1).close()
+    told = {
+        "RALLYPOINT_PROGRESS_FILE": str(tmp_path / "progress"),
+        "RALLYPOINT_LIFE_OFFSET": str(life_offset(1, 0)),
+        "RALLYPOINT_STACK_FILE": str(tmp_path / "stacks"),
+    }
+    ran = born.run(written(tmp_path, FORMING), env={**os.environ, **told}, startup=str(STARTUP), warm=warm)
+
+    assert (ran.code, ran.out.split()) == (0, ["True"] * 4), ran.err
+
+
 #: Programs that end by themselves, with the status that they publish when only their teardown is left; None is unknown.
 ENDS = {
     "return": ("print('hello')", 0),

@@ -252,6 +252,26 @@ def test_without_a_life_record_only_process_groups_are_checked(worker: Worker, r
     assert said.split() == [str(checked), "0", str(checked)]
 
 
+def test_what_other_modules_have_taken_over_is_wrapped_in_forks(worker: Worker) -> None:
+    """A module that a zygote has imported took `init_process_group` over by its name, before there was a worker."""
+    groups = worker.folder / "torch" / "distributed"
+    groups.mkdir()
+    (groups / "__init__.py").touch()
+    (groups / "distributed_c10d.py").write_text("def init_process_group(word): return word * 2\n")
+    (groups / "device_mesh.py").write_text("from torch.distributed.distributed_c10d import init_process_group as begin\n")
+    code = (
+        f"import runpy, sys; hooks = runpy.run_path({str(Path(startup.__file__).with_name('sitecustomize.py'))!r}); "
+        "hooks['prepare_forks'](); import torch.distributed.device_mesh as mesh; "
+        "print(mesh.begin('ab'), hasattr(mesh.begin, '_rallypoint'), mesh.begin.__name__); "
+        "hooks['_wrap'](); print(mesh.begin('ab'), hasattr(mesh.begin, '_rallypoint'))"
+    )
+    plain = ["env", *(word for name in (env.PROGRESS_FILE, env.LIFE_OFFSET, env.STACK_FILE, "RANK") for word in ("-u", name))]
+
+    said = worker.run(*plain, sys.executable, "-c", code)
+
+    assert said.split() == ["abab", "False", "init_process_group", "abab", "True"]
+
+
 def test_shared_memory_that_cannot_be_used_costs_the_script_nothing(worker: Worker) -> None:
     """One line says so."""
     broken = {**worker.environment(), env.STACK_FILE: "/no/such/folder/stacks"}

@@ -301,6 +301,14 @@ def _check_peers(module: object) -> None:
         sys.stderr.write(f"rallypoint: this process does not check which users its process groups connect to: {error!r}\n")
 
 
+def _prepare_groups(module: object) -> None:
+    """Prepare the functions of process groups for workers that are forks of this process."""
+    try:
+        _watching().prepare(module)  # type: ignore[no-untyped-call]
+    except Exception as error:  # noqa: BLE001  as above
+        sys.stderr.write(f"rallypoint: the forks of this process do not check all of their process groups: {error!r}\n")
+
+
 def _watch_errors() -> None:
     """Take the place of Python's own exception hook in a worker, which leads its session, unless there is another one."""
     display, pid = sys.__excepthook__, os.getpid()
@@ -406,6 +414,14 @@ def publish_exit(status: int) -> None:
     """Publish with which status this process, a fork, is about to end; only the teardown of the interpreter is left."""
     if _life is not None:
         _quietly(_life.publish_exit, status)
+
+
+def prepare_forks() -> None:
+    """Prepare for forks that are wrapped later, in a zygote before it imports torch.
+
+    By then other modules have taken over the functions of torch's process groups.
+    """
+    _quietly(_when_imported, _GROUPS, _prepare_groups)
 
 
 def anticipate() -> None:

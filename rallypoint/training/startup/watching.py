@@ -13,7 +13,7 @@ import functools
 import sys
 import weakref
 
-__all__ = ["MODULES", "OPERATIONS", "watch"]
+__all__ = ["MODULES", "OPERATIONS", "prepare", "watch"]
 
 if "_rallypoint_pulse" in sys.modules:
     pulse, hide = sys.modules["_rallypoint_pulse"], sys.modules["_rallypoint_tracebacks"].hide
@@ -63,6 +63,11 @@ def _put(place, name: str, make, *others: str) -> None:  # type: ignore[no-untyp
     """Replace a function of a class or module by what `make` makes of it, also in `others`, which have taken it over."""
     run = getattr(place, name, None)
     if run is None or hasattr(run, "_rallypoint"):
+        return
+    prepared = getattr(run, "_rallypoint_calls", None)
+    if prepared is not None:
+        prepared[0] = make(prepared[0])
+        run._rallypoint = True  # noqa: SLF001
         return
     wrapped = functools.wraps(run)(make(run))
     wrapped._rallypoint = True  # type: ignore[attr-defined]  # noqa: SLF001
@@ -233,6 +238,27 @@ def _saves(*names: str, others: tuple = ()) -> object:  # type: ignore[type-arg]
             _put(module, name, _in_phase(pulse.CHECKPOINT), *others)
 
     return watch
+
+
+def prepare(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
+    """Let the collectives be wrapped in a fork of this process, wherever other modules have taken them over by then.
+
+    Call it as soon as their module has been imported.
+    """
+
+    def make(run):  # type: ignore[no-untyped-def]  # noqa: ANN001, ANN202
+        calls = [run]
+
+        def prepared(*args, **kwargs):  # type: ignore[no-untyped-def]  # noqa: ANN002, ANN003, ANN202
+            return calls[0](*args, **kwargs)
+
+        prepared._rallypoint_calls = calls  # type: ignore[attr-defined]  # noqa: SLF001
+        return prepared
+
+    for name in (*OPERATIONS, "isend", "irecv"):
+        run = getattr(module, name, None)
+        if run is not None:
+            setattr(module, name, functools.wraps(run)(make(run)))  # type: ignore[no-untyped-call]
 
 
 def _collectives(module) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001

@@ -29,7 +29,7 @@ from typing import Any
 from rallypoint.agent.workers.zygote.messages import Order
 from rallypoint.agent.workers.zygote.program import Program, What, parse
 
-__all__ = ["anticipate", "become", "prepare"]
+__all__ = ["anticipate", "become", "prepare", "prepare_forks"]
 
 #: Descriptors of our own are moved out of the way of those that a command names.
 _HIGH = 500
@@ -39,6 +39,11 @@ _LONG = 1 << 63
 
 #: The start-up module, by its file, where it was loaded before there was an order.
 _loaded: dict[str, Any] = {}
+
+
+def prepare_forks(startup: str) -> None:
+    """Prepare for workers that are forks of this process, before it imports what they will need; `startup` is a file."""
+    _load(startup).prepare_forks()
 
 
 def anticipate(startup: str) -> None:

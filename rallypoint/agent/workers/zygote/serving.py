@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from rallypoint.agent.linux import collapse
+from rallypoint.agent.workers.zygote.becoming import prepare_forks
 from rallypoint.agent.workers.zygote.messages import PACKET, Order, packet, unpacked
 from rallypoint.agent.workers.zygote.preload import ALWAYS, Loaded, devices_counted_outside, installed, load, without
 from rallypoint.agent.workers.zygote.waiting import wait
@@ -31,6 +32,9 @@ __all__ = ["HUGE", "into_huge_pages", "main", "spans", "unfit"]
 _TOLD = 20
 
 _TASKS = Path("/proc/self/task")
+
+#: The start-up module of workers.
+_STARTUP = Path(__file__).parents[3] / "training" / "startup" / "sitecustomize.py"
 
 #: Parts of torch that hold a device; a context does not survive a fork.
 _DEVICES = ("cuda", "xpu", "mtia", "npu", "hpu")
@@ -52,6 +56,7 @@ def main(argv: Sequence[str]) -> int | Order:
     """Serve until the agent is gone and return an exit code; in a fork return what it becomes."""
     agent, line = os.getppid(), socket.socket(fileno=int(argv[0]))
     started = time.monotonic()
+    prepare_forks(str(_STARTUP))
     with devices_counted_outside():
         loaded = load(ALWAYS)
         if "torch" in loaded.failed:

@@ -13,7 +13,7 @@ import stat
 import tempfile
 from pathlib import Path
 
-__all__ = ["PRIVATE_FILE", "claim_folder", "private_folder", "replace_file", "tighten"]
+__all__ = ["PRIVATE_FILE", "claim_folder", "open_own", "private_folder", "replace_file", "tighten"]
 
 #: Mode of a folder, and of a file.
 PRIVATE_FOLDER, PRIVATE_FILE = 0o700, 0o600
@@ -44,13 +44,40 @@ def claim_folder(root: Path, path: Path) -> None:
         folders.append(folder)
         if not stat.S_ISDIR(folder.lstat().st_mode):
             raise NotADirectoryError(errno.ENOTDIR, "this is a link or a file, expected a folder", str(folder))
-    probe = Path(tempfile.mkdtemp(prefix=".owner-", dir=path))
-    ours = {probe.lstat().st_uid, 0}
-    probe.rmdir()
+    ours = _owners_of_new(path)
     for folder in folders:
-        if (owner := folder.lstat().st_uid) not in ours:
-            why = f"this folder belongs to user {owner}, who could replace the files in it; choose another folder"
-            raise PermissionError(errno.EPERM, why, str(folder))
+        _require_owner(folder, folder.lstat().st_uid, ours)
+
+
+def open_own(path: Path) -> int:
+    """Open a folder and return its descriptor; raises `OSError` also if it is a link or belongs to another user.
+
+    Where others may rename a folder above it, another folder can be in its place since it was created. What is opened in the
+    descriptor is in this one.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        owner = os.fstat(descriptor).st_uid
+        if owner not in (os.geteuid(), 0):
+            _require_owner(path, owner, _owners_of_new(path))
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _owners_of_new(folder: Path) -> set[int]:
+    """Return root and the owner that a new folder in this one has."""
+    probe = Path(tempfile.mkdtemp(prefix=".owner-", dir=folder))
+    owner = probe.lstat().st_uid
+    probe.rmdir()
+    return {owner, 0}
+
+
+def _require_owner(folder: Path, owner: int, ours: set[int]) -> None:
+    if owner not in ours:
+        why = f"this folder belongs to user {owner}, who could replace the files in it; choose another folder"
+        raise PermissionError(errno.EPERM, why, str(folder))
 
 
 def replace_file(path: Path, content: str | bytes, *, durable: bool = False) -> None:

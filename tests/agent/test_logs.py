@@ -101,3 +101,15 @@ async def test_a_broken_console_stops_nobody(tmp_path: Path) -> None:
     await tee.finish()
 
     assert console.getvalue() == b"line\n"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can create a folder of another user")
+def test_no_log_file_is_opened_in_a_folder_of_another_user(tmp_path: Path) -> None:
+    """Another user has renamed a folder above it since it was claimed, and put an own one in its place."""
+    theirs = tmp_path / "round-2"
+    theirs.mkdir(mode=0o777)
+    os.chown(theirs, 1234, 1234)
+
+    with pytest.raises(ConfigError, match="this folder belongs to user 1234, who could replace the files in it"):
+        open_logs(theirs, 0, 3)
+    assert list(theirs.iterdir()) == []

@@ -58,6 +58,25 @@ def test_a_log_folder_of_another_user_is_refused(place, home, tmp_path):
     assert said.startswith(f"logs.dir: cannot use {taken}: this folder belongs to user 1234")
 
 
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can create a folder of another user")
+@pytest.mark.parametrize(
+    ("mode", "owner", "why"),
+    [
+        (0o777, 0, "every user can rename the folders in it"),
+        (0o1777, 1234, "this folder belongs to user 1234"),
+        (0o755, 1234, "this folder belongs to user 1234"),
+    ],
+)
+def test_a_folder_of_logs_in_which_others_can_rename_is_refused(place, home, tmp_path, mode, owner, why):
+    """They could put another folder in the place of the job's, and read the output of later rounds."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    scratch.chmod(mode)
+    os.chown(scratch, owner, owner)
+
+    assert f"logs.dir: cannot use {scratch}: {why}" in refused(place, home, logs={"dir": str(scratch)})
+
+
 @pytest.mark.parametrize(
     ("entrypoint", "said"),
     [

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rallypoint.agent.errors import ConfigError
 from rallypoint.wire.plan import Plan
-from rallypoint.wire.private import PRIVATE_FILE, claim_folder, private_folder
+from rallypoint.wire.private import PRIVATE_FILE, claim_folder, open_own, private_folder
 
 __all__ = ["STDERR", "STDOUT", "OpenLogs", "RankLogs", "Streams", "claim_logs", "open_logs", "written"]
 
@@ -104,16 +104,20 @@ def open_logs(folder: Path, rank: int, filed: int) -> OpenLogs:
     out = None
     try:
         private_folder(folder)
-        out = _open(paths.out)
-        return OpenLogs(paths=paths, out=out, err=_open(paths.err))
+        inside = open_own(folder)
+        try:
+            out = _open(paths.out, inside)
+            return OpenLogs(paths=paths, out=out, err=_open(paths.err, inside))
+        finally:
+            os.close(inside)
     except OSError as error:
         if out is not None:
             os.close(out)
         raise ConfigError(f"log folder {folder}: cannot create the log files: {error.strerror}") from error
 
 
-def _open(path: Path | None) -> int | None:
-    return None if path is None else os.open(path, _OPENED, PRIVATE_FILE)
+def _open(path: Path | None, folder: int) -> int | None:
+    return None if path is None else os.open(path.name, _OPENED, PRIVATE_FILE, dir_fd=folder)
 
 
 def written(logs: RankLogs) -> int:

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from rallypoint.backends.findings import Findings
 from rallypoint.backends.local.files import describe
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.ports import metrics_port
-from rallypoint.wire.private import claim_folder
+from rallypoint.wire.private import claim_folder, open_own
 from rallypoint.wire.python import run_module
 from rallypoint.wire.sections import value_of
 
@@ -126,10 +127,18 @@ def check_agent(needs: Sequence[str] = _AGENT_NEEDS) -> None:
 
 
 def _check_log_owner(folder: Path, name: str) -> None:
-    if not os.path.lexists(folder / name):
-        return
+    if folder.is_dir():
+        found = folder.stat()
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            raise SubmitError(
+                f"logs.dir: cannot use {folder}: every user can rename the folders in it; choose another folder, or set its "
+                f"sticky bit: chmod +t {folder}"
+            )
     try:
-        claim_folder(folder, folder / name)
+        if folder.is_dir():
+            os.close(open_own(folder.resolve()))
+        if os.path.lexists(folder / name):
+            claim_folder(folder, folder / name)
     except OSError as error:
         raise SubmitError(f"logs.dir: cannot use {error.filename or folder}: {error.strerror}") from error
 

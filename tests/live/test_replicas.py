@@ -44,6 +44,7 @@ def test_a_lost_nodes_shard_comes_from_its_neighbour(job: Agents) -> None:
         nproc_per_node=1,
         replica_every=EVERY,
         replica_limit=64 << 20,
+        start_method="spawn",  # what workers would be forked from is not what this is about, and imports torch on each node
     )
     coordinator, first, second = job.coordinator(), job.node(0), job.node(1)
     eventually((job.work / f"digest.1.{LOST_AT}").exists, why=f"{LOST_AT} steps are trained")

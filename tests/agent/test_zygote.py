@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 import sys
@@ -133,17 +134,18 @@ def test_a_line_that_breaks_is_no_message() -> None:
 
 
 def test_what_fails_to_import_is_told_and_costs_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what ends the interpreter; and whoever asks for its rank meanwhile is told."""
+    """Also what ends the interpreter; whoever asks for its rank meanwhile is told; and no garbage is collected meanwhile."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "zy_exits.py").write_text("raise SystemExit(3)")
     (tmp_path / "zy_asks.py").write_text("import os\nos.getenv('RANK'), os.environ.get('HOME'), 'WORLD_SIZE' in os.environ\n")
-    (tmp_path / "zy_fine.py").touch()
+    (tmp_path / "zy_fine.py").write_text("import gc\nassert not gc.isenabled()\n")
 
     loaded = load(["zy_exits", "zy_asks", "zy_none", "zy_fine"])
 
     assert loaded.failed == {"zy_exits": "SystemExit: 3", "zy_none": "ModuleNotFoundError: No module named 'zy_none'"}
     assert loaded.asked == {"zy_asks": ("RANK", "WORLD_SIZE")}
     assert loaded.count >= 2
+    assert gc.isenabled()
     for name in ("zy_asks", "zy_fine"):
         del sys.modules[name]
 

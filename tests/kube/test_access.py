@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import socket
 import sys
+import traceback
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +108,47 @@ def test_no_error_shows_what_a_kubeconfig_holds(text, says, way, tmp_path):
 
     assert SECRET not in f"{caught.value} {caught.value.__cause__}"
     assert re.search(says, str(caught.value)) or way == "file"
+
+
+@pytest.mark.parametrize(
+    ("proxy", "says"),
+    [
+        pytest.param(f"http://u:{SECRET}@127.0.0.1:PORT", "the proxy answered 407 No", id="refused"),
+        pytest.param(f"http://u:{SECRET}@127.0.0.1:1", "Cannot connect to host 127.0.0.1:1", id="not there"),
+        pytest.param(f"http://u:{SECRET}@127.0.0.1:65536", "kubeconfig: proxy-url: the value is not allowed", id="port"),
+        pytest.param(f"http://u:1/{SECRET}@127.0.0.1:1", "kubeconfig: proxy-url: the value is not allowed", id="path"),
+        pytest.param(f"ftp://u:{SECRET}@127.0.0.1:1", "kubeconfig: proxy-url: the value is not allowed", id="scheme"),
+        pytest.param(SECRET, "kubeconfig: proxy-url: the value is not allowed", id="no URL"),
+    ],
+)
+async def test_no_error_shows_the_password_of_a_proxy(proxy, says, tmp_path):
+    """A kubeconfig in a file, whose secrets Airflow does not mask; also not as the cause in a traceback."""
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"HTTP/1.1 407 No\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        given = config()
+        url = proxy.replace("PORT", str(server.sockets[0].getsockname()[1]))
+        given["clusters"][0]["cluster"] = {"server": "https://cluster.invalid:6443", "proxy-url": url}
+        given["users"][0]["user"] = {"token": "x"}
+        (tmp_path / "kubeconfig").write_text(json.dumps(given))
+        api = KubeApi(Access(namespace="ml", kubeconfig=str(tmp_path / "kubeconfig")))
+        try:
+            for asked in (api.request("GET", "/version"), _opened(api, "/api/v1/pods")):
+                with pytest.raises(BackendError) as caught:
+                    await asked
+                assert says in str(caught.value)
+                assert SECRET not in "".join(traceback.format_exception(caught.value))
+        finally:
+            await api.close()
+
+
+async def _opened(api: KubeApi, path: str) -> None:
+    async with api.stream(path):
+        pass
 
 
 def test_credentials_travel_between_two_processes_and_are_refused_otherwise():

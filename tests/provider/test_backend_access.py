@@ -92,12 +92,15 @@ USER = {
 @pytest.mark.parametrize("text", [False, True], ids=["a mapping", "a text"])
 def test_what_of_a_kubeconfig_is_masked(text):
     """All that authenticates somebody; not what a log is full of."""
-    config = {"clusters": [{"name": "europe"}], "users": [{"name": "europe", "user": USER}]}
+    cluster = {"server": "https://cluster:6443", "proxy-url": f"http://proxy-user:{CANARY}%2Fproxy@proxy:3128"}
+    config = {"clusters": [{"name": "europe", "cluster": cluster}], "users": [{"name": "europe", "user": USER}]}
     value = json.dumps(config) if text else config
 
     found = set(secrets_of(json.dumps({"namespace": "training", "kube_config": value})))
 
-    assert found - {value if text else ""} == {f"{CANARY}-{word}" for word in ("token", "password", "key", "refresh", "env")}
+    proxy = {f"proxy-user:{CANARY}%2Fproxy", f"{CANARY}%2Fproxy", f"{CANARY}/proxy"}
+    words = ("token", "password", "key", "refresh", "env")
+    assert found - {value if text else ""} == {f"{CANARY}-{word}" for word in words} | proxy
 
 
 @pytest.mark.parametrize("extra", ["", "{", "[]", '{"kube_config": "a: [b"}', '{"kube_config": {"users": 3}}', "[" * 100_000])

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.credentials import NO_CREDENTIALS, Credentials
@@ -29,6 +30,9 @@ _USUAL = Path("~/.kube/config")
 
 #: What a kubeconfig that was given as a text is called in errors.
 _INLINE = "the connection's kube_config"
+
+#: URL of an HTTP proxy, also with user name and password.
+_PROXY = re.compile(r"https?://(?:[^\s/?#]*@)?(?:[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?/?", re.ASCII)
 
 _SERVER = ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name")
 
@@ -134,17 +138,29 @@ def _reach(configuration: Any, access: Access) -> None:
 
 
 def _check_sent(configuration: Any, access: Access) -> None:
-    """Raise `BackendError` for a server or a token that HTTP clients refuse in each request, with errors that show it."""
+    """Raise `BackendError` for a server, proxy or token that HTTP clients refuse in each request, with errors that show it."""
     if re.search(r"[@\s]", str(configuration.host or "")):
         raise BackendError(
             f"kubeconfig: server: the value is not allowed ({_named(access)}); expected the URL of an API server without user "
             "name, password and white space; set username and password of the user instead"
+        )
+    if configuration.proxy and not _is_proxy(str(configuration.proxy)):
+        raise BackendError(
+            f"kubeconfig: proxy-url: the value is not allowed ({_named(access)}); expected a URL such as http://proxy:3128, "
+            "with percent-encoding in user name and password"
         )
     if any(re.search(r"[\x00-\x1f\x7f]", str(value)) for value in configuration.api_key.values()):
         raise BackendError(
             f"kubeconfig: token: the value is not allowed ({_named(access)}); expected a token without line ends and other "
             "control characters"
         )
+
+
+def _is_proxy(url: str) -> bool:
+    try:
+        return _PROXY.fullmatch(url) is not None and urlsplit(url).port != 0
+    except ValueError:  # the port is too large
+        return False
 
 
 def _check(loader: Any) -> None:

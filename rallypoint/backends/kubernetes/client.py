@@ -152,7 +152,7 @@ class KubeApi:
                 async with self._turns, await self._send(method, path, query, body, headers, limit) as answer:
                     data = await _content(answer, path)
             except _BROKEN as error:
-                raise self._unreachable(method, path, error) from error
+                raise self._unreachable(method, path, error) from None
             if 200 <= answer.status < 300:
                 return answer, bytes(data)
             if attempt + 1 >= _TRIES or not await self._may_ask_again(answer, attempt, path):
@@ -168,7 +168,7 @@ class KubeApi:
         try:
             answer = await self._send("GET", path, query, None, {"Content-Type": "application/json", **_PLAIN}, limit)
         except _BROKEN as error:
-            raise self._unreachable("GET", path, error) from error
+            raise self._unreachable("GET", path, error) from None
         async with answer:
             if answer.status == 401:
                 await self._log_in_again()
@@ -188,7 +188,7 @@ class KubeApi:
             async for line in cut_blocks(chunks) if path.endswith("/log") else whole_lines(chunks, path):
                 yield line
         except _BROKEN as error:
-            raise self._unreachable("GET", path, error) from error
+            raise self._unreachable("GET", path, error) from None
 
     async def close(self) -> None:
         """Close all connections."""
@@ -258,8 +258,18 @@ class KubeApi:
         return False
 
     def _unreachable(self, method: str, path: str, error: Exception) -> UnreachableError:
-        said = (str(error) or type(error).__name__)[:1000]
-        return UnreachableError(f"{method} {path}: no answer from {self.access}: {said}")
+        return UnreachableError(f"{method} {path}: no answer from {self.access}: {_words(error)[:1000]}")
+
+
+def _words(error: Exception) -> str:
+    """Return an error's text without URLs of the kubeconfig: aiohttp quotes that of a proxy with its password."""
+    if isinstance(error, aiohttp.ClientHttpProxyError):
+        return f"the proxy answered {error.status} {error.message}".rstrip()
+    if isinstance(error, aiohttp.ClientResponseError):
+        return error.message or type(error).__name__
+    if isinstance(error, aiohttp.InvalidURL):
+        return "the URL is not valid"
+    return str(error) or type(error).__name__
 
 
 async def cut_blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:

@@ -7,6 +7,7 @@ import functools
 import re
 from collections.abc import Iterator
 from typing import Any
+from urllib.parse import quote, unquote
 
 from rallypoint.job import JobError
 from rallypoint.job.document import read_yaml
@@ -46,6 +47,17 @@ def _of_kubeconfig(value: Any) -> Iterator[str]:
             return
     if isinstance(config, dict):
         yield from _of_user(config.get("users"))
+        yield from _of_clusters(config.get("clusters"))
+
+
+def _of_clusters(value: Any) -> Iterator[str]:
+    for entry in value if isinstance(value, list) else ():
+        cluster = entry.get("cluster") if isinstance(entry, dict) else None
+        for url in (cluster.get("proxy-url"), cluster.get("server")) if isinstance(cluster, dict) else ():
+            user = str(url).partition("//")[2].rpartition("@")[0]
+            password = user.partition(":")[2]
+            # A client may quote it as it is written, decoded, or encoded in its own way.
+            yield from (user, password, unquote(password), quote(unquote(password), safe="")) if user else ()
 
 
 def _of_user(value: Any, *, secret: bool = False) -> Iterator[str]:

@@ -55,12 +55,13 @@ _REASONS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class _Loaded:
-    """Content of the files; `ends` is the expiry of the certificate, in seconds since the epoch."""
+    """Content of the files; `begins` and `ends` say when the certificate is valid, in seconds since the epoch."""
 
     pem: tuple[bytes, ...]
     server: ssl.SSLContext
     open_server: ssl.SSLContext
     client: ssl.SSLContext
+    begins: float
     ends: float
 
 
@@ -120,7 +121,9 @@ class Tls:
 
     def hint(self) -> str:
         """Return a defect of this process's certificate that may make peers close connections: "" or a clause."""
-        return f"; {self.folder / CERTIFICATE} has expired" if time.time() > self._loaded.ends else ""
+        now = time.time()
+        defect = "has expired" if now > self._loaded.ends else "is not valid yet" if now < self._loaded.begins else ""
+        return f"; {self.folder / CERTIFICATE} {defect}" if defect else ""
 
     def _watch(self) -> None:
         while not self._closed.wait(self._look):
@@ -128,13 +131,20 @@ class Tls:
             self.warn(time.time())
 
     def warn(self, now: float) -> None:
-        """Log a warning once an hour if the certificate expires within a day or has expired."""
-        left = self._loaded.ends - now
-        if left > _SOON or now - self._warned < _AGAIN:
+        """Log a warning once an hour if the certificate expires within a day, has expired or is not valid yet."""
+        left, early = self._loaded.ends - now, self._loaded.begins - now
+        if (left > _SOON and early <= 0) or now - self._warned < _AGAIN:
             return
         self._warned = now
         path, hours = self.folder / CERTIFICATE, abs(left) / 3600
-        if left > 0:
+        if early > 0:
+            log.warning(
+                "TLS certificate %s becomes valid in %.1f h; until then, new connections fail. Set the clock of this "
+                "machine, or renew the certificate",
+                path,
+                early / 3600,
+            )
+        elif left > 0:
             log.warning(
                 "TLS certificate %s expires in %.1f h; after that, new connections fail. Renew the certificate", path, hours
             )
@@ -238,8 +248,9 @@ def _changed(folder: Path) -> float:
 def _load(folder: Path) -> _Loaded:
     pem = _read(folder)
     server, open_server, client = (_context(folder, side) for side in ("server", "open", "client"))
-    ends = ssl.cert_time_to_seconds(str(_own(folder)["notAfter"]))
-    return _Loaded(pem=pem, server=server, open_server=open_server, client=client, ends=float(ends))
+    own = _own(folder)
+    begins, ends = (float(ssl.cert_time_to_seconds(str(own[name]))) for name in ("notBefore", "notAfter"))
+    return _Loaded(pem=pem, server=server, open_server=open_server, client=client, begins=begins, ends=ends)
 
 
 @contextlib.contextmanager

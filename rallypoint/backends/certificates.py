@@ -28,8 +28,8 @@ LIFETIME, RENEW_AFTER = 30 * 86400.0, 10 * 86400.0
 #: Years of an authority, which nobody replaces: longer than any job.
 _AUTHORITY_YEARS = 10
 
-#: Seconds by which clocks of machines may differ.
-_SKEW = 300.0
+#: Seconds by which clocks of machines may differ, and by which an authority is valid earlier: nobody can replace it.
+_SKEW, _EARLIER = 300.0, 365 * 86400.0
 
 _NEEDS = "needs the package cryptography: install airflow-provider-rallypoint[tls]"
 
@@ -65,12 +65,16 @@ def renewed(files: Mapping[str, str], job: str, now: float, *, lifetime: float =
 
 
 def wants_renewal(files: Mapping[str, str], now: float, *, after: float = RENEW_AFTER) -> bool:
-    """Return whether a certificate has been in use for `after` seconds; raises `ValueError` where there is none."""
+    """Return whether a certificate has been in use for `after` seconds, or is not valid yet, because a clock was ahead.
+
+    Raises `ValueError` where there is none.
+    """
     require_cryptography()
     from cryptography import x509  # noqa: PLC0415
 
     certificate = x509.load_pem_x509_certificate(files[CERTIFICATE].encode())
-    return now - certificate.not_valid_before_utc.timestamp() - _SKEW >= after
+    age = now - certificate.not_valid_before_utc.timestamp()
+    return age < 0 or age - _SKEW >= after
 
 
 def _authority(job: str, key: EllipticCurvePrivateKey, now: float) -> Certificate:
@@ -80,7 +84,7 @@ def _authority(job: str, key: EllipticCurvePrivateKey, now: float) -> Certificat
     name = _name(f"authority of {peer_name(job)}"[:64])
     usage = {**dict.fromkeys(_USAGES, False), "key_cert_sign": True, "crl_sign": True}
     return (
-        _builder(now, now + _AUTHORITY_YEARS * 365 * 86400.0)
+        _builder(now - _EARLIER, now + _AUTHORITY_YEARS * 365 * 86400.0)
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import socket
+import ssl
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,8 @@ import pytest
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.tls import Tls, job_tls, read_tls
 from rallypoint.backends.certificates import renewed
+from rallypoint.backends.local.certificates import renew
+from rallypoint.backends.local.layout import JobFolder
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.tls import AUTHORITY_KEY, CERTIFICATE, KEY, PEER_FILES
 from tests.certificates import left
@@ -81,3 +86,34 @@ def test_the_end_of_a_certificate_is_told_in_time(tmp_path: Path, caplog: pytest
 
     told = [record.getMessage().partition("tls.crt ")[2] for record in caplog.records]
     assert [line.partition(" ")[0] for line in told] == ["expires", "expired"]
+
+
+def test_a_certificate_that_is_not_valid_yet(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A machine issued it whose clock is two days ahead: agents say so, and a supervisor replaces it."""
+    home = JobFolder(path=tmp_path)
+    now = time.time()
+    folder = left(home.tls, JOB, seconds=4 * 86400, ago=-2 * 86400)
+    ours = read_tls(folder, JOB)
+
+    assert "tls.crt becomes valid in 47.9 h; until then, new connections fail" in caplog.text
+    assert ours.hint().endswith("tls.crt is not valid yet")
+    authority = ours.pem[0]
+    assert renew(home, JOB, now)
+    assert not renew(home, JOB, now)
+    assert ours.refresh()
+    assert (ours.hint(), ours.pem[0]) == ("", authority)
+    assert _connected(ours) == ""
+
+
+def _connected(tls: Tls) -> str:
+    """Return why a client with the same files is refused, "" if it is not."""
+    near, far = socket.socketpair()
+    with near, far, ThreadPoolExecutor() as pool:
+        served = pool.submit(tls.server.wrap_socket, near, server_side=True)
+        try:
+            tls.client.wrap_socket(far, server_hostname=tls.name).close()
+        except ssl.SSLError as error:
+            far.close()
+            return str(error)
+        served.result().close()
+    return ""

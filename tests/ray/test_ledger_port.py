@@ -70,7 +70,7 @@ async def test_a_request_of_any_form_has_an_answer_without_a_traceback(
 )
 def test_only_output_of_the_node_is_copied(name: str, *, copied: bool) -> None:
     """A name with `..` left the folder of the node on the head."""
-    from rallypoint.backends.ray.cluster.nodes import is_output
+    from rallypoint.backends.ray.cluster.output import is_output
 
     assert is_output(name) is copied
 

@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from rallypoint.backends.local import durable
 from rallypoint.backends.local.files import read_optional
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.node import NodeFolder
-from rallypoint.backends.ray.cluster import groups
+from rallypoint.backends.ray.cluster import groups, output
 from rallypoint.backends.ray.cluster.actors import InstanceHost
 from rallypoint.backends.ray.cluster.host import TLS, TLS_OF_ROLES, NodeSpec
 from rallypoint.backends.ray.placement import FILE, Placement, actor_name, group_name
@@ -50,12 +49,6 @@ _REPORT, _PAUSE = 5.0, 0.5
 
 #: Files of a peer; a certificate follows its key.
 _CERTIFICATES = (AUTHORITY, KEY, CERTIFICATE)
-
-#: Names of the files that actors report (`host._chunks`).
-_PART = r"\w[\w.-]{0,200}"
-_OUTPUT = re.compile(
-    rf"agent\.log|logs/round-\d{{1,10}}/rank-{_PART}|{UNITS}/{_PART}/{_PART}/(rank-{_PART}|{re.escape(EXIT)})", re.ASCII
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,7 +253,7 @@ class Nodes:
             return _lost(node, placed, self._live.get(node.path), f"its actor ended: {_line(error)}")
 
     async def _news(self, folder: JobFolder, node: NodeFolder, placed: Placed, actor: Any, host: str) -> NodeSeen:
-        offsets = await asyncio.to_thread(_sizes, node.path)
+        offsets = await asyncio.to_thread(output.sizes, node.path)
         sent = _Sent()
         while True:
             try:
@@ -270,9 +263,9 @@ class Nodes:
             except ActorUnavailableError:
                 await asyncio.sleep(_PAUSE)
                 continue
-            chunks = [chunk for chunk in news["chunks"] if is_output(chunk[0])]
+            chunks = [chunk for chunk in news["chunks"] if output.is_output(chunk[0])]
             for name, offset, data in chunks:
-                await asyncio.to_thread(_append, node.path, name, offset, data)
+                await asyncio.to_thread(output.append, node.path, name, offset, data)
                 offsets[name] = offset + len(data)
             if any(name.endswith(EXIT) for name, _, _ in chunks):
                 self._changed(folder.path)
@@ -484,28 +477,6 @@ def _text(path: Path) -> str:
         return path.read_text()
     except OSError:
         return ""
-
-
-def _sizes(folder: Path) -> dict[str, int]:
-    files = [folder / "agent.log", *folder.glob("logs/round-*/rank-*"), *folder.glob(f"{UNITS}/*/*/rank-*")]
-    files += folder.glob(f"{UNITS}/*/*/{EXIT}")
-    return {str(path.relative_to(folder)): path.stat().st_size for path in files if path.exists()}
-
-
-def is_output(name: str) -> bool:
-    """Return whether an actor may have this file of its node copied: an output file, below the node's folder."""
-    return _OUTPUT.fullmatch(name) is not None
-
-
-def _append(folder: Path, name: str, offset: int, data: bytes) -> None:
-    path = folder / name
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.name == EXIT:  # it is read as soon as it is there
-        durable.write_text(str(path), data.decode())
-        return
-    with path.open("r+b" if path.exists() else "w+b") as file:
-        file.seek(offset)
-        file.write(data)
 
 
 def _line(error: Exception) -> str:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from rallypoint.agent.node.copies import forget_old_rounds
 from rallypoint.backends.contract import ActionError, BackendError
 from rallypoint.backends.local import certificates, cgroup, durable, files, heartbeat, proc, store
 from rallypoint.backends.local.backend import LocalBackend
+from rallypoint.backends.local.changes import LocalChanges
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader, UnitLogReader
 from rallypoint.backends.local.node import NodeFolder, Shim
@@ -30,6 +32,8 @@ from rallypoint.wire.env import JOB_MARK
 from rallypoint.wire.plan import Entry, Plan
 from rallypoint.wire.role_plans import RolePlan
 from tests.waiting import eventually
+
+HOST = "hosts/group/host-0"
 
 PRECIOUS = "of another user\n"
 
@@ -326,6 +330,39 @@ def test_no_more_folders_are_looked_at_than_a_job_can_need(tmp_path, monkeypatch
         job.node(number, 1, 1).path.mkdir(parents=True)
 
     assert len(list(job.nodes())) == 10
+
+
+@pytest.mark.parametrize(
+    ("folder", "look"),
+    [
+        pytest.param("coordinator", lambda job, _: list(job.everyone()), id="coordinators"),
+        pytest.param("nodes", lambda job, _: list(job.everyone()), id="nodes"),
+        pytest.param("hosts/group", lambda job, _: list(job.everyone()), id="hosts"),
+        pytest.param(f"{HOST}/units/a-0", lambda job, _: LocalChanges(job)._find_units(), id="instances"),
+        pytest.param(f"{HOST}/units/a-0", lambda job, _: list(_lives(job.host("group", 0), {})), id="instances of a host"),
+        pytest.param(
+            f"{HOST}/units/a-0/1.0.0",
+            lambda job, plan: UnitLogReader(job, plan, "a", rank=None).read(final=True),
+            id="output of an instance",
+        ),
+    ],
+)
+def test_no_more_entries_of_a_folder_are_read_than_a_job_can_need(folder, look, tmp_path, monkeypatch):
+    """A script can create a million files, which took a third of a second and 95 MiB at each look."""
+    monkeypatch.setattr("rallypoint.backends.local.layout.FOLDERS", 10)
+    plan = Plan(name="job", role="a", min_nodes=1, max_nodes=1, entry=Entry.SCRIPT, entrypoint="x")
+    job = JobFolder(path=tmp_path / "job")
+    (job.path / folder).mkdir(parents=True)
+    for number in range(5000):
+        os.close(os.open(job.path / folder / f"{number}", os.O_CREAT | os.O_WRONLY))
+    look(job, plan)
+
+    tracemalloc.start()
+    try:
+        look(job, plan)
+        assert tracemalloc.get_traced_memory()[1] < 200_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_process_of_another_user_is_no_part_of_a_node(tmp_path):

@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import itertools
 import math
 import os
 import select
@@ -19,7 +18,7 @@ from rallypoint.backends.contract import BackendError, Changes
 from rallypoint.backends.local import proc
 from rallypoint.backends.local.descriptors import Descriptors
 from rallypoint.backends.local.files import read_optional, telling
-from rallypoint.backends.local.layout import FOLDERS, JobFolder
+from rallypoint.backends.local.layout import JobFolder, listed
 from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.wire.unit_files import EXIT, STARTED, UNITS, UnitStarted
 
@@ -122,7 +121,7 @@ class LocalChanges(Changes):
         It is looked soon for an instance that is about to begin, or that ended and whose end is not written yet.
         """
         ended = soon = False
-        for folder in itertools.islice(self._folder.path.glob(f"hosts/*/*/{UNITS}/*/*"), FOLDERS):
+        for folder in listed(self._folder.path, f"hosts/*/*/{UNITS}/*/*"):
             key = str(folder)
             if key in self._over:
                 continue

@@ -15,23 +15,29 @@ $RALLYPOINT_HOME/jobs/NAME/
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
+import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.wire.bounds import read_count
 
-__all__ = ["FOLDERS", "FOREIGN", "JobFolder", "foreign_folder", "is_job_name"]
+__all__ = ["FOLDERS", "FOREIGN", "JobFolder", "foreign_folder", "is_job_name", "listed"]
 
 #: Folders of nodes, of coordinators or of hosts of a job that are looked at: a script can create any number of them.
 FOLDERS = 1 << 14
 
 #: An error about the folder `jobs` in the folder of a job.
 FOREIGN = "the path is a link or belongs to another user; expected a folder of the job's user"
+
+#: Errors for a folder that is missing, no folder, or not readable.
+_NO_FOLDER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EACCES, errno.ELOOP})
 
 _TERM = re.compile(r"term-(\d+)", re.ASCII)
 _HOST = re.compile(r"host-(\d+)", re.ASCII)
@@ -61,9 +67,37 @@ def foreign_folder(home: Path, user: int, below: Iterable[str] = ("jobs", "super
     return None
 
 
-def _listed(root: Path, pattern: str) -> list[Path]:
-    """Return the folders of a pattern, sorted: at most `FOLDERS` of them. Reads folders."""
-    return sorted(itertools.islice(root.glob(pattern), FOLDERS))
+def listed(root: Path, pattern: str) -> list[Path]:
+    """Return the paths below a folder that match a pattern, sorted: at most `FOLDERS` of them. Reads folders.
+
+    Each part of the pattern is a name or has `*`. In all folders of one level together, at most four times as many entries are
+    read, and no link is followed. `Path.glob` first reads all entries of a folder into memory, however many they are.
+    """
+    found = [root]
+    *folders, last = pattern.split("/")
+    for part in folders:
+        found = _level(found, part, folders_only=True)
+    return sorted(_level(found, last, folders_only=False))
+
+
+def _level(folders: Iterable[Path], part: str, *, folders_only: bool) -> list[Path]:
+    if "*" not in part:
+        return [path for folder in folders if os.path.lexists(path := folder / part)]
+    found: list[Path] = []
+    left = 4 * FOLDERS
+    for folder in folders:
+        try:
+            with os.scandir(folder) as entries:
+                for entry in itertools.islice(entries, left):
+                    left -= 1
+                    if fnmatchcase(entry.name, part) and (not folders_only or entry.is_dir(follow_symlinks=False)):
+                        found.append(folder / entry.name)
+                    if len(found) == FOLDERS:
+                        return found
+        except OSError as error:
+            if error.errno not in _NO_FOLDER:
+                raise
+    return found
 
 
 def _is_own(path: Path) -> bool:
@@ -160,13 +194,13 @@ class JobFolder:
 
     def coordinators(self) -> Iterator[NodeFolder]:
         """Every coordinator whose folder is there. Reads folders."""
-        for path in _listed(self.path, "coordinator/term-*"):
+        for path in listed(self.path, "coordinator/term-*"):
             if (match := _TERM.fullmatch(path.name)) and (term := read_count(match[1])) is not None and _is_own(path):
                 yield self.coordinator(term)
 
     def nodes(self) -> Iterator[tuple[int, NodeFolder]]:
         """Every node whose folder is there, with its attempt. Reads folders."""
-        for path in _listed(self.path, "nodes/*/attempt-*"):
+        for path in listed(self.path, "nodes/*/attempt-*"):
             match = _NODE.fullmatch(path.name)
             if match is None or not _is_own(path):
                 continue
@@ -182,7 +216,7 @@ class JobFolder:
         """Every host whose folder is there, with its group; of one group in their order. Reads folders."""
         found = [
             (path.parent.name, number, path)
-            for path in _listed(self.path, f"hosts/{group}/host-*")
+            for path in listed(self.path, f"hosts/{group}/host-*")
             if (match := _HOST.fullmatch(path.name)) and (number := read_count(match[1])) is not None and _is_own(path)
         ]
         for name, number, _ in sorted(found):
@@ -192,7 +226,7 @@ class JobFolder:
         """The jobs of elastic roles. Reads folders."""
         if not (self.path / "jobs").is_dir():
             return
-        for path in _listed(self.path, "jobs/*"):
+        for path in listed(self.path, "jobs/*"):
             if is_job_name(path.name) and not path.is_symlink() and self.has_own_jobs():
                 yield JobFolder(path=path)
 

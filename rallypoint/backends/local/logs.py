@@ -21,7 +21,7 @@ from typing import BinaryIO
 from rallypoint.backends.contract import BackendError, LogLine, Tail
 from rallypoint.backends.cursors import MAX_RANKS, Cursors, rank_limit, read_places
 from rallypoint.backends.local.files import open_below
-from rallypoint.backends.local.layout import JobFolder
+from rallypoint.backends.local.layout import JobFolder, listed
 from rallypoint.wire.bounds import read_count
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.tail import LINE_BYTES, Bounds, TailLine, last_lines, read_line
@@ -201,8 +201,7 @@ class UnitLogReader(LogReader):
             root = Path(self._plan.logs.log_dir)
             folders = [unit_logs(self._plan.logs.log_dir, self._folder.path.name)]
         for folder in folders:
-            paths = folder.glob(f"{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*")
-            for path in itertools.islice(paths, _SEGMENTS):
+            for path in listed(folder, f"{self._role}-{'*' if self._rank is None else self._rank}/*/rank-*.*"):
                 index, life = read_count(path.parents[1].name.removeprefix(f"{self._role}-")), read_life(path.parent.name)
                 if index is None or life is None or path.name.rpartition(".")[2] not in _STREAMS:
                     continue

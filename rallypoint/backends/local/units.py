@@ -7,7 +7,6 @@ import contextlib
 import dataclasses
 import hashlib
 import hmac
-import itertools
 import os
 import signal
 import time
@@ -22,7 +21,7 @@ from rallypoint.backends.local.command_lines import HOST as ADDRESS
 from rallypoint.backends.local.command_lines import host_command, mark
 from rallypoint.backends.local.devices import assigned, visible
 from rallypoint.backends.local.files import UnreadableError, pinned, read_bytes, read_optional, telling
-from rallypoint.backends.local.layout import FOLDERS, FOREIGN, JobFolder
+from rallypoint.backends.local.layout import FOREIGN, JobFolder, listed
 from rallypoint.backends.local.logs import UnitLogReader
 from rallypoint.backends.local.node import NodeFolder
 from rallypoint.backends.uninterrupted import in_thread
@@ -354,7 +353,7 @@ def prepare_roles(folder: JobFolder, plan: Plan) -> None:
 
 def _lives(host: NodeFolder, roles: Mapping[str, RolePlan]) -> Iterator[tuple[UnitKey, Path]]:
     """Yield each life of an instance of a host, with its folder."""
-    for path in sorted(itertools.islice(host.path.glob(f"{UNITS}/*/*/{START}"), FOLDERS)):
+    for path in listed(host.path, f"{UNITS}/*/*/{START}"):
         folder = path.parent
         life, (role, _, text) = read_life(folder.name), folder.parent.name.rpartition("-")
         index = read_count(text)

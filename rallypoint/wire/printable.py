@@ -13,7 +13,7 @@ from typing import TextIO
 
 __all__ = ["PrintableStream", "printable", "terminal_stream"]
 
-#: SGR sequences: colours and weights, and nothing else. Concealed text (8) is not among them.
+#: SGR sequences: colours and weights, and nothing else. Concealed text (8) is not among them; colours may hide text, too.
 _SGR = r"\x1b\[(?P<sgr>[0-9;]{0,32})m"
 
 #: C0 but tab and line feed, delete, C1, marks that change the direction of text, and lone surrogates.

@@ -51,6 +51,7 @@ def test_control_characters_are_spelled_out(text, shown):
             )
         ),
         pytest.param("\x1b[48;2;8;8;8mgrey", "\x1b[48;2;8;8;8mgrey\x1b[0m", id="three of them"),
+        pytest.param("\x1b[30;40mdark", "\x1b[30;40mdark\x1b[0m", id="black on black, as SECURITY.md says"),
         pytest.param("\x1b[8mhidden", "hidden", id="concealed"),
         pytest.param("\x1b[31;08mhidden", "hidden", id="concealed and red"),
         pytest.param("\x1b[31m\x1b[2J", "\x1b[31m\\x1b[2J\x1b[0m", id="nothing but colours"),

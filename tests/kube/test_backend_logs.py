@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import sys
 import time
 from types import SimpleNamespace
@@ -15,13 +16,14 @@ from rallypoint.backends.contract import BackendError
 from rallypoint.backends.kubernetes.client import cut_blocks, lines_of, whole_lines
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.watching.follow import LogReader
-from rallypoint.backends.kubernetes.watching.logs import Listener, Places, parse_cursor
+from rallypoint.backends.kubernetes.watching.logs import Listener, Places, parse_cursor, second_of
 from rallypoint.wire.podlog import front
 from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from rallypoint.backends.kubernetes.names import JobRef
     from rallypoint.backends.kubernetes.watching.cluster import Cluster
+    from rallypoint.backends.kubernetes.watching.known_pods import Known
 
 
 def told(at, rank, text, *, round_=1, stream="out"):
@@ -79,6 +81,37 @@ def test_an_earlier_attempt_is_not_read_again():
     assert len([line for line in heard(LOG, attempt=3) if places.is_new(line)]) == 6
 
 
+def test_lines_of_the_round_before_may_come_late():
+    """Where many pods are read in turns, a rank's last lines may come from one pod after its first from another."""
+    before, after = (
+        heard((told("05", 0, "a"), told("06", 0, "b"))),
+        heard((told("07", 0, "c", round_=2), told("08", 0, "d", round_=2))),
+    )
+    places = Places()
+    found = [places.take(line) for line in (before[0], after[0], before[1], after[1]) if places.is_new(line)]
+
+    assert [line.text for line in found] == ["a", "c", "b", "d"]
+    assert [str(line.cursor) for line in found[1:3]] == [str(found[1].cursor)] * 2
+    assert [line for line in (*before, *after) if places.is_new(line)] == []
+    assert not any(map(Places(str(found[2].cursor)).is_new, (*before, after[0])))
+
+
+@pytest.mark.parametrize(
+    ("block", "second"),
+    [
+        pytest.param(LOG[0].encode() + LOG[-1].encode(), "2026-01-02T03:04:06Z", id="the last line"),
+        pytest.param(b"2026-01-02T03:04:05.123456789+02:00 x\n", "2026-01-02T03:04:05+02:00", id="a zone"),
+        pytest.param(b"2026-01-02T03:04:05Z cut", "2026-01-02T03:04:05Z", id="a line without an end"),
+        pytest.param(b"junk\n", "", id="no time"),
+        pytest.param(b"2026-01-02T03:04:05.1Z" + b"\n", "", id="nothing after the time"),
+        pytest.param(b"", "", id="nothing"),
+    ],
+)
+def test_a_log_is_read_on_from_the_second_of_its_last_line(block, second):
+    """The API server takes whole seconds, in the zone of the machine."""
+    assert second_of(block) == second
+
+
 @pytest.mark.parametrize("cursor", [pytest.param("x", id="no cursor"), pytest.param("0=1.1.5.5", id="of another backend")])
 def test_a_cursor_of_somebody_else_is_refused(cursor):
     """It names what was given."""
@@ -107,7 +140,7 @@ class _Pod:
     def __init__(self, text: bytes) -> None:
         self._text = text
         labels = SimpleNamespace(part=Part.NODE, attempt=1, node=0, incarnation=1)
-        self.view = SimpleNamespace(name="p", uid="u", main="trainer", host="h", phase="Running", labels=labels)
+        self.view = SimpleNamespace(name="p", uid="u", main="trainer", host="h", phase="Running", labels=labels, over=False)
         self.api, self.fresh = self, True
         self.cache = SimpleNamespace(pods_of=lambda _: [self.view])
 
@@ -180,8 +213,8 @@ async def test_a_followed_log_is_parsed_in_a_thread():
         if event == "call" and frame.f_code.co_name == "hear":
             heard.append(1)
 
-    async def over() -> bool:
-        return True
+    async def over(known: Known) -> Known:
+        return dataclasses.replace(known, over=True)
 
     sys.setprofile(note)  # of this thread, which is that of the event loop
     try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import logging
 import time
@@ -52,6 +53,7 @@ from rallypoint.backends.kubernetes.sweeping import Sweeper
 from rallypoint.backends.kubernetes.tending import tending
 from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.watching.follow import LogReader
+from rallypoint.backends.kubernetes.watching.known_pods import Known, home_of, node_pods
 from rallypoint.backends.kubernetes.watching.observe import Observer
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS
@@ -384,18 +386,28 @@ class KubernetesBackend(Backend):
             async for line in reader.read():
                 yield line
             return
-        uid = stored.record.uid
 
-        async def over() -> bool:
+        async def look(before: Known) -> Known:
             try:
                 now = await its.store.load(name)
+                if now is None or now.record.uid != stored.record.uid:
+                    return dataclasses.replace(before, over=True)
+                return await self._known(its, now, rank)
             except BackendError:
-                return False
-            return now is None or now.record.uid != uid or now.record.released
+                return before
 
         async with its.cluster.following(name):
-            async for line in reader.follow(over):
+            async for line in reader.follow(look):
                 yield line
+
+    async def _known(self, its: _Parts, stored: Stored, rank: int | None) -> Known:
+        """Return what is known of the pods whose logs are read."""
+        record = stored.record
+        chosen = functools.partial(node_pods, ref=its.store.ref(record), record=record, plan=stored.plan)
+        home = None
+        if rank is not None and stored.plan.kind is Kind.PODS:
+            home = home_of(await its.statuses.written(record.name), rank, uid=record.uid)
+        return Known(chosen=chosen, home=home, over=record.released)
 
     async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of the logs of the job's pods; see `Backend.tail`."""
@@ -410,8 +422,8 @@ class KubernetesBackend(Backend):
         stored = await its.store.load(name, now=True)
         if stored is None:
             raise JobNotFoundError(f"job {name!r} not found in namespace {self.access.namespace}")
-        ref, ranks = its.store.ref(stored.record), rank_limit(stored.plan)
-        reader = functools.partial(LogReader, its.cluster, ref, rank=rank, cursor=cursor, ranks=ranks)
+        ref, ranks, known = its.store.ref(stored.record), rank_limit(stored.plan), await self._known(its, stored, None)
+        reader = functools.partial(LogReader, its.cluster, ref, rank=rank, cursor=cursor, known=known, ranks=ranks)
         return stored, await asyncio.to_thread(reader)
 
     async def close(self) -> None:

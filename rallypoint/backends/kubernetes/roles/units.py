@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import functools
 import logging
 import secrets
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
 from rallypoint.backends.contract import ActionError, Backend, BackendError, Blueprint, LogLine, Tail, UnitBackend
@@ -21,6 +22,7 @@ from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.blueprint import child, serving
 from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
 from rallypoint.backends.kubernetes.roles.gang import gang_of
+from rallypoint.backends.kubernetes.roles.known import containers, number_of
 from rallypoint.backends.kubernetes.roles.layout import Group, Instance, groups
 from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod, instance_of, read_lives
 from rallypoint.backends.kubernetes.roles.pods import unit_pod
@@ -28,6 +30,7 @@ from rallypoint.backends.kubernetes.roles.seen import seen
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.follow import LogReader
+from rallypoint.backends.kubernetes.watching.known_pods import Known
 from rallypoint.backends.kubernetes.watching.logs import Listener
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.job import ElasticJob
@@ -238,28 +241,41 @@ class KubernetesUnits(UnitBackend):
         """Read the logs of the containers of a role; see `UnitBackend.logs`."""
         its = await self._parts()
         job = its.store.ref(record)
-        reader = await asyncio.to_thread(_UnitLogReader, its.cluster, job, role.name, rank=rank, cursor=cursor)
+        known, lives = await self._known_pods(its, record, role, Lives())
+        reader = await asyncio.to_thread(_UnitLogReader, its.cluster, job, rank=rank, cursor=cursor, known=known)
         if not follow:
             async for line in reader.read():
                 yield line
             return
 
-        async def over() -> bool:
+        async def look(before: Known) -> Known:
+            nonlocal lives
             try:
-                now = await its.store.load(record.name)
+                known, lives = await self._known_pods(its, record, role, lives)
             except BackendError:
-                return False
-            return now is None or now.record.uid != record.uid or now.record.released
+                return before
+            return known
 
         async with its.cluster.following(record.name):
-            async for line in reader.follow(over):
+            async for line in reader.follow(look):
                 yield line
 
     async def tail(self, record: JobRecord, role: RolePlan, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of the logs of the containers of a role; see `UnitBackend.tail`."""
         its = await self._parts()
-        reader = _UnitLogReader(its.cluster, its.store.ref(record), role.name, rank=rank, cursor="")
+        known, _ = await self._known_pods(its, record, role, Lives())
+        reader = _UnitLogReader(its.cluster, its.store.ref(record), rank=rank, cursor="", known=known)
         return await reader.tail(lines, node=None, local_ranks=1)
+
+    async def _known_pods(self, its: UnitParts, record: JobRecord, role: RolePlan, lives: Lives) -> tuple[Known, Lives]:
+        """Return what is known of the pods whose logs are read, and the lives of the instances, as they were known before."""
+        now, ref = await its.store.load(record.name), its.store.ref(record)
+        over = now is None or now.record.uid != record.uid or now.record.released
+        pods = await _pods(its, ref)
+        if any(number_of(pod, lives) < pod.labels.incarnation for pod in pods):
+            found = await its.cluster.get("configmaps", names.units_configmap(ref))
+            lives = lives if found is None else _lives_of(found)[1]
+        return Known(chosen=functools.partial(containers, ref=ref, role=role, lives=lives), over=over), lives
 
     async def _job(self, its: UnitParts, record: JobRecord) -> _Job | None:
         """Return the job as it is stored now; None where it is gone, or none with roles any more."""
@@ -377,22 +393,10 @@ class _UnitLogReader(LogReader):
     A container that the kubelet has restarted continues the log of the earlier one, of which the kubelet keeps only the last.
     """
 
-    def __init__(self, cluster: Cluster, job: JobRef, role: str, *, rank: int | None, cursor: str) -> None:
-        super().__init__(cluster, job, rank=rank, cursor=cursor)
-        self._role = role
-
     async def _pods(self) -> list[PodView]:
         """Return each container of the role as a pod of its own: `main` is its name."""
-        found = [view for pod in await self._every() for view in self._containers(pod)]
+        found = [pod for pod in self._known.chosen(await self._every()) if self._rank in (None, instance_of(pod.main)[1])]
         return sorted(found, key=lambda pod: (pod.labels.attempt, pod.labels.node, pod.labels.incarnation, pod.main))
-
-    def _containers(self, pod: PodView) -> Iterator[PodView]:
-        if pod.labels.part is not Part.UNIT:
-            return
-        for name in read_lives(pod.lives):
-            role, index = instance_of(name)
-            if role == self._role and self._rank in (None, index):
-                yield dataclasses.replace(pod, main=name, uid=f"{pod.uid}/{name}")
 
     def _listener(self, pod: PodView) -> Listener:
         life, (_, index) = read_lives(pod.lives)[pod.main], instance_of(pod.main)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import functools
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
@@ -13,22 +14,25 @@ from rallypoint.backends.contract import BackendError, LogLine, Tail
 from rallypoint.backends.cursors import MAX_RANKS
 from rallypoint.backends.kubernetes.client import lines_of
 from rallypoint.backends.kubernetes.errors import ApiError
-from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
-from rallypoint.backends.kubernetes.watching.judging import mounts
-from rallypoint.backends.kubernetes.watching.logs import Listener, Places, Said, read_pod
+from rallypoint.backends.kubernetes.watching.following import Follower, PodLog
+from rallypoint.backends.kubernetes.watching.known_pods import Known, every_node
+from rallypoint.backends.kubernetes.watching.log_shares import PROCESS, LogShares
+from rallypoint.backends.kubernetes.watching.logs import Listener, Places, Said, read_pod, second_of
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import LINE_BYTES
 
 __all__ = ["LogReader"]
 
-#: Seconds between two looks for new pods, and between two tries of a log that was cut.
-_LOOK, _AGAIN = 2.0, 1.0
+#: Seconds between two looks for new pods, and when a job is over.
+_LOOK, _LAST_LOOK = 2.0, 0.1
 
-#: Seconds without a line after which a followed log is asked for anew; and for which the last lines of a job that is over are
-#: waited for.
-_SILENCE, _LAST = 300.0, 20.0
+#: Seconds without a byte after which a followed log is asked for anew, and a turn of one that is not is given up.
+_SILENCE, _SILENT_TURN = 300.0, 30.0
+
+#: Seconds for which the last lines of a job that is over are waited for, and more of them for each log.
+_LAST, _LAST_EACH = 20.0, 0.1
 
 #: Lines that wait to be taken from all pods together; a pod whose lines nobody takes is read no further.
 _BUFFER = 2000
@@ -42,6 +46,9 @@ _WHOLE: Mapping[str, str] = MappingProxyType({})
 #: Bytes of logs whose lines are held and sorted together, and bytes that are parsed on the event loop.
 _SORTED_BYTES, _SMALL_BLOCK = 16 << 20, 4 << 10
 
+#: What is known where nothing is.
+_ANY = Known(chosen=every_node)
+
 Queue = asyncio.Queue[Said]
 
 
@@ -49,11 +56,24 @@ class LogReader:
     """The logs of one job from a cursor on.
 
     Args:
+        known: which pods the job can have; all that have its labels, where nothing is known.
         ranks: more than the highest rank of the job; lines of higher ranks are forged.
+        shares: how many connections it may have while it follows.
     """
 
-    def __init__(self, cluster: Cluster, job: JobRef, *, rank: int | None, cursor: str, ranks: int = MAX_RANKS) -> None:
-        self._cluster, self._job, self._rank, self._ranks = cluster, job, rank, ranks
+    def __init__(
+        self,
+        cluster: Cluster,
+        job: JobRef,
+        *,
+        rank: int | None,
+        cursor: str,
+        known: Known = _ANY,
+        ranks: int = MAX_RANKS,
+        shares: LogShares = PROCESS,
+    ) -> None:
+        self._cluster, self._job, self._rank, self._ranks, self._known = cluster, job, rank, ranks, known
+        self._shares = shares
         self._places = Places(cursor, ranks)
 
     async def read(self) -> AsyncIterator[LogLine]:
@@ -107,34 +127,30 @@ class LogReader:
         last = sorted((pair for kept in streams.values() for pair in kept), key=lambda pair: pair[0])
         return Tail(lines=tuple(line for _, line in last), cursor=self._places.cursor())
 
-    async def follow(self, over: Callable[[], Awaitable[bool]]) -> AsyncIterator[LogLine]:
-        """Yield lines as they come, until the job is `over` and its pods have been read to their ends."""
+    async def follow(self, look: Callable[[Known], Awaitable[Known]]) -> AsyncIterator[LogLine]:
+        """Yield lines as they come, until the job is over and its pods have been read to their ends.
+
+        Args:
+            look: returns what is known of the job now; it is given what was known before.
+        """
         async for line in self.read():
             yield line
         queue: Queue = asyncio.Queue(_BUFFER)
-        readers: dict[str, asyncio.Task[None]] = {}
+        follower = Follower(functools.partial(self._read_on, queue), shares=self._shares)
         loop, until = asyncio.get_running_loop(), float("inf")
         try:
             while loop.time() < until:
-                done = await over()
-                until = min(until, loop.time() + _LAST) if done else until
-                await self._begin(readers, queue)
-                async for line in self._drained(queue, loop.time() + (_AGAIN / 10 if done else _LOOK)):
+                self._known = await look(self._known)
+                with contextlib.suppress(BackendError):
+                    follower.look(await self._pods(), self._known.home)
+                over = self._known.over
+                until = min(until, loop.time() + _LAST + _LAST_EACH * follower.unread) if over else until
+                async for line in self._drained(queue, loop.time() + (_LAST_LOOK if over else _LOOK)):
                     yield line
-                if done and queue.empty() and all(task.done() for task in readers.values()):
+                if over and queue.empty() and not follower.unread:
                     return
         finally:
-            for task in readers.values():
-                task.cancel()
-            if readers:
-                await asyncio.wait(readers.values())
-
-    async def _begin(self, readers: dict[str, asyncio.Task[None]], queue: Queue) -> None:
-        """Read the pods, too, that were not read yet."""
-        with contextlib.suppress(BackendError):
-            for pod in await self._pods():
-                if pod.uid not in readers and pod.host and not mounts(pod):
-                    readers[pod.uid] = asyncio.create_task(self._follow_pod(pod, queue), name=f"log {pod.name}")
+            await follower.close()
 
     async def _drained(self, queue: Queue, until: float) -> AsyncIterator[LogLine]:
         loop = asyncio.get_running_loop()
@@ -144,27 +160,31 @@ class LogReader:
             if line is not None and self._places.is_new(line):
                 yield self._places.take(line)
 
-    async def _follow_pod(self, pod: PodView, queue: Queue) -> None:
-        """Put a pod's lines into the queue until its log has ended; one that is cut is gone on with."""
-        path = self._cluster.path("pods", pod.name, "log")
-        query = {"container": pod.main, "timestamps": "true", "follow": "true"}
-        while True:
-            try:
-                async with self._cluster.api.stream(path, query=query, silence=_SILENCE) as blocks:
-                    # Lines of one time are counted, so the count begins where the reading does.
-                    listener = self._listener(pod)
-                    async for block in blocks:
-                        for line in await self._read_block(listener, block):
-                            await queue.put(line)
-                            query["sinceTime"] = f"{line.at.partition('.')[0]}Z"
-            except ApiError as error:
-                if error.status == 404:
-                    return
-            except BackendError:
-                pass
-            if await self._has_ended(pod):
-                return
-            await asyncio.sleep(_AGAIN)
+    async def _read_on(self, queue: Queue, log: PodLog, follow: bool) -> None:  # noqa: FBT001  the shape of Read
+        """Put the lines of a log into the queue that come after those which were read; with `follow` until it is cut."""
+        over = log.pod.over
+        try:
+            await self._copy(queue, log, follow=follow)
+        except ApiError as error:
+            log.ended = error.status == 404
+            over = over and error.status == 400  # no container has run in it
+        except BackendError:
+            over = False
+        if not log.ended:
+            log.ended = await self._has_ended(log.pod) if follow else over
+
+    async def _copy(self, queue: Queue, log: PodLog, *, follow: bool) -> None:
+        path = self._cluster.path("pods", log.pod.name, "log")
+        query = {"container": log.pod.main, "timestamps": "true"}
+        query |= {"follow": "true"} if follow else {}
+        query |= {"sinceTime": log.since} if log.since else {}
+        async with self._cluster.api.stream(path, query=query, silence=_SILENCE if follow else _SILENT_TURN) as blocks:
+            # Lines of one time are counted, so the count begins where the reading does.
+            listener = self._listener(log.pod)
+            async for block in blocks:
+                for line in await self._read_block(listener, block):
+                    await queue.put(line)
+                log.since = second_of(block) or log.since
 
     async def _read_block(self, listener: Listener, block: bytes) -> list[Said]:
         if len(block) <= _SMALL_BLOCK:
@@ -212,8 +232,9 @@ class LogReader:
         return tuple(cache.pods_of(self._job.uid) if self._cluster.fresh else await self._cluster.pods_of(self._job))
 
     async def _pods(self) -> list[PodView]:
-        pods = [p for p in await self._every() if p.labels.part is Part.NODE]
-        return sorted(pods, key=lambda p: (p.labels.attempt, p.labels.node, p.labels.incarnation))
+        return sorted(
+            self._known.chosen(await self._every()), key=lambda p: (p.labels.attempt, p.labels.node, p.labels.incarnation)
+        )
 
 
 async def _next(queue: Queue, timeout: float) -> Said | None:

@@ -18,7 +18,7 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import PodLine, parse_line
 
-__all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail"]
+__all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail", "second_of"]
 
 #: Bytes of a tail at the most: it stands in the record.
 _TAIL_BYTES = 64 * 1024
@@ -32,6 +32,9 @@ _PART_BYTES, _SILENCE = 256 << 10, 60.0
 _STREAMS = ("out", "err")
 
 _PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})((?:,[0-9TZ:.+-]{0,40}x\d{1,9}){2})", re.ASCII)
+
+#: The time stamp of a line, with the time zone of the machine.
+_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
 
 _NEVER = ("", 0)
 
@@ -49,6 +52,11 @@ class Said:
     text: str
 
     @property
+    def when(self) -> tuple[int, int]:
+        """Attempt and round."""
+        return self.attempt, self.round
+
+    @property
     def order(self) -> tuple[int, int, int, int, str, int]:
         """How lines of several ranks come after one another."""
         return self.attempt, self.round, self.rank, _STREAMS.index(self.stream), self.at, self.index
@@ -62,6 +70,11 @@ class Place:
     round: int
     out: tuple[str, int] = _NEVER
     err: tuple[str, int] = _NEVER
+
+    @property
+    def when(self) -> tuple[int, int]:
+        """Attempt and round."""
+        return self.attempt, self.round
 
     def of(self, stream: str) -> tuple[str, int]:
         """Return how far a stream was read."""
@@ -77,30 +90,42 @@ class Places:
 
     def __init__(self, cursor: str = "", ranks: int = MAX_RANKS) -> None:
         self._places = parse_cursor(cursor, ranks)
+        self._before: dict[int, Place] = {}
         self._cursors = Cursors(self._places)
 
     def is_new(self, line: Said) -> bool:
-        """Return whether a line comes after what was read."""
+        """Return whether a line comes after what was read; also one of the round before, which another pod may send later."""
         place = self._places.get(line.rank)
-        if place is None or (line.attempt, line.round) > (place.attempt, place.round):
+        if place is None or line.when > place.when:
             return True
-        if (line.attempt, line.round) < (place.attempt, place.round):
-            return False
+        if line.when < place.when:
+            place = self._before.get(line.rank)
+            if place is None or line.when != place.when:
+                return False
         return (line.at, line.index) > place.of(line.stream)
 
     def take(self, line: Said) -> LogLine:
         """Note that a line was read; return it with the cursor that goes on after it."""
         place = self._places.get(line.rank)
-        if place is None or (place.attempt, place.round) != (line.attempt, line.round):
+        if place is None or place.when < line.when:
+            last = place or Place(attempt=line.attempt, round=line.round - 1)
+            self._before[line.rank] = last
             place = Place(attempt=line.attempt, round=line.round)
-        read = (line.at, line.index)
-        place = dataclasses.replace(place, out=read) if line.stream == "out" else dataclasses.replace(place, err=read)
+        if line.when < place.when:
+            self._before[line.rank] = _moved(self._before.get(line.rank, place), line)
+        else:
+            place = _moved(place, line)
         self._places[line.rank] = place
         return LogLine(rank=line.rank, stream=line.stream, text=line.text, cursor=self._cursors.move(line.rank, place))
 
     def cursor(self) -> str:
         """Return where all ranks are read up to."""
         return str(self._cursors.now())
+
+
+def _moved(place: Place, line: Said) -> Place:
+    read = (line.at, line.index)
+    return dataclasses.replace(place, out=read) if line.stream == "out" else dataclasses.replace(place, err=read)
 
 
 def parse_cursor(cursor: str, ranks: int = MAX_RANKS) -> dict[int, Place]:
@@ -173,6 +198,12 @@ def _padded(at: str) -> str:
     """Return a time that sorts as text: runtimes leave out zeros at the end of the fraction."""
     head, dot, fraction = at.removesuffix("Z").partition(".")
     return f"{head}.{fraction:0<9}Z" if dot else f"{head}.000000000Z"
+
+
+def second_of(block: bytes) -> str:
+    """Return the second of the last line of a block, as the API server takes it; "" where that has none."""
+    found = _STAMP.match(block[block.rfind(b"\n", 0, -1) + 1 :][:64])
+    return f"{found[1].decode()}{found[2].decode()}" if found else ""
 
 
 async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:

@@ -19,9 +19,12 @@ from collections.abc import AsyncIterator, Callable
 
 from rallypoint.backends.contract import Backend, BackendError, Changes, HeldError, JobNotFoundError
 from rallypoint.backends.turns import Backoff, Job, OnTurn, Snapshot, Turn, Turns, held, told
+from rallypoint.supervision.masking import masked_status
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.resizing import sized
+from rallypoint.wire.masked import mask_of_plan
 from rallypoint.wire.plan import Plan
+from rallypoint.wire.status import JobStatus
 
 __all__ = ["supervise", "watch"]
 
@@ -129,11 +132,19 @@ async def _look_on(job: Job, changes: Changes, tell: OnTurn, poll: float) -> Tur
     return Turn()
 
 
+def _masked(status: JobStatus, plan: Plan) -> JobStatus:
+    """Return what a job tells without its secrets: whoever looks on may log it."""
+    return masked_status(status, mask_of_plan(plan))
+
+
 async def _look(job: Job) -> Snapshot | None:
     stored = await job.load()
     if stored is None:
         return None
     status = await job.backend.status(job.name)
+    if status is not None:
+        # In a thread, as all that takes long with a status of a megabyte.
+        status = await asyncio.to_thread(_masked, status, job.whole or stored.plan)
     return Snapshot(record=stored.record, plan=sized(stored.plan, stored.record), status=status, supervising=False)
 
 

@@ -218,17 +218,17 @@ class Turns:
         self._last = stored.record
         now = self._clock()
         seen = await self._backend.observe(stored.record)
-        decision = await self._decide(stored, seen, now)
+        decision, status = await self._decide(stored, seen, now)
         if decision.record.phase is not stored.record.phase:
             # What ends a phase was waited for, or is gone for good: neither is decided on what was seen a while ago.
             seen = await self._backend.confirm(stored.record) or seen
-            decision = await self._decide(stored, seen, now)
+            decision, status = await self._decide(stored, seen, now)
         for line in await asyncio.to_thread(new_lines, stored.record, decision.record):
             log.info("job=%s %s", self._name, line)
         saved = await self._save(stored, decision)
         purged = await self._act(decision, stored.plan)
         shown = sized(stored.plan, decision.record)
-        snapshot = Snapshot(record=decision.record, plan=shown, status=seen.status, supervising=True)
+        snapshot = Snapshot(record=decision.record, plan=shown, status=status, supervising=True)
         if decision.done and (purged or not (await self._look_again(decision.record)).present):
             # Looked at once more after the record was saved: whoever starts a node reads the record after showing the node.
             return Turn(over=True, record=None if purged else saved, snapshot=snapshot)
@@ -247,15 +247,17 @@ class Turns:
         )
         return Turn(over=await self._backend.sweep(self._last))
 
-    async def _decide(self, stored: Stored, seen: Observation, now: float) -> Decision:
+    async def _decide(self, stored: Stored, seen: Observation, now: float) -> tuple[Decision, JobStatus | None]:
+        """Return what to do, and the status without the secrets of the job."""
         seen = dataclasses.replace(seen, create_errors=self._create_errors)
         # In a thread: a script can write a status of a megabyte, and the event loop may have other jobs and other triggers.
-        return self._signed(await asyncio.to_thread(self._reconciled, stored, seen, now))
+        decision, status = await asyncio.to_thread(self._reconciled, stored, seen, now)
+        return self._signed(decision), status
 
-    def _reconciled(self, stored: Stored, seen: Observation, now: float) -> Decision:
+    def _reconciled(self, stored: Stored, seen: Observation, now: float) -> tuple[Decision, JobStatus | None]:
         policy, seen = Policy.from_plan(stored.plan), masked(seen, self._job.whole or stored.plan)
         try:
-            return reconcile(stored.record, seen, policy, now)
+            return reconcile(stored.record, seen, policy, now), seen.status
         except Exception as error:
             if seen.status is None:
                 raise
@@ -267,7 +269,7 @@ class Turns:
                     "follows",
                     self._name,
                 )
-            return reconcile(stored.record, dataclasses.replace(seen, status=None), policy, now)
+            return reconcile(stored.record, dataclasses.replace(seen, status=None), policy, now), seen.status
 
     async def _look_again(self, record: JobRecord) -> Observation:
         return await self._backend.confirm(record) or await self._backend.observe(record)

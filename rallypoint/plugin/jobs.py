@@ -18,6 +18,7 @@ from rallypoint.report.page.roles import roles_as_of, roles_page
 from rallypoint.report.page.values import Page
 from rallypoint.report.page.view import as_of, page_of, plain_page
 from rallypoint.report.roles import RoleSeen, read_roles, tail_of
+from rallypoint.supervision.masking import masked_status
 from rallypoint.wire import codec
 from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.masked import mask_of_plan
@@ -254,6 +255,7 @@ def _page(place: Place, tries: Mapping[str, int], seen: _Seen) -> Page:
     if plan.roles:
         now = roles_as_of(record, seen.roles)
         return roles_page(record, plan, seen.roles, now=now, site=site, tries=tries, label=label)
+    status = None if status is None else masked_status(status, mask_of_plan(plan))
     now = as_of(record, status)
     return page_of(record, status, now=now, plan=plan, status_age=seen.age, site=site, tries=tries, label=label)
 

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 from rallypoint.supervision.observation import Observation
 from rallypoint.supervision.record import JobRecord
-from rallypoint.wire.masked import Masking
+from rallypoint.wire.masked import Masking, masked_json
+from rallypoint.wire.sections import Sections
 from rallypoint.wire.status import JobStatus
 
 __all__ = ["masked_observation", "masked_record", "masked_status"]
@@ -35,8 +36,13 @@ def masked_observation(seen: Observation, mask: Masking) -> Observation:
 
 
 def masked_status(status: JobStatus, mask: Masking) -> JobStatus:
-    """Return a status whose incidents, events and verdict do not show secrets."""
-    return _with_parts(status, mask)
+    """Return a status whose incidents, events, verdict and sections do not show secrets."""
+    if mask is str:
+        return status
+    masked = _with_parts(status, mask)
+    # What another version of Rallypoint has added may be any text.
+    known, unknown = status.sections.values(), masked_json(dict(status.sections.unknown), mask)
+    return dataclasses.replace(masked, sections=Sections(*(_masked(section, mask) for section in known), unknown=unknown))
 
 
 def masked_record(record: JobRecord, mask: Masking) -> JobRecord:

@@ -81,11 +81,12 @@ async def see(backend: Backend, name: str, *, live: bool, role: str = "") -> Sig
         sight = await _see_role(backend, stored.record, roles[role], live=live)
         return dataclasses.replace(await asyncio.to_thread(_masked, sight, stored.plan), roles=told)
     status = await (backend.status(name) if live else backend.written(name))
-    return Sight(record=stored.record, status=status, max_nodes=stored.plan.max_nodes, roles=told)
+    sight = Sight(record=stored.record, status=status, max_nodes=stored.plan.max_nodes, roles=told)
+    return await asyncio.to_thread(_masked, sight, stored.plan)
 
 
 def _masked(sight: Sight, plan: Plan) -> Sight:
-    """Return what was seen of a role without the secrets of its job: an error of a call may quote those of another role."""
+    """Return what was seen without the secrets of the job: an error of a call may quote those of another role."""
     mask = mask_of_plan(plan)
     record = None if sight.record is None else masked_record(sight.record, mask)
     status = None if sight.status is None else masked_status(sight.status, mask)

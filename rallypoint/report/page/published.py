@@ -11,7 +11,9 @@ from rallypoint.report.page.roles import roles_as_of, roles_page
 from rallypoint.report.page.values import Page
 from rallypoint.report.page.view import as_of, keepsake, page_of
 from rallypoint.report.roles import read_roles
+from rallypoint.supervision.masking import masked_status
 from rallypoint.wire import codec
+from rallypoint.wire.masked import mask_of_plan
 
 if TYPE_CHECKING:
     from rallypoint.backends.contract import Backend
@@ -57,7 +59,8 @@ async def published_page(
             now = roles_as_of(stored.record, roles)
             page = roles_page(stored.record, stored.plan, roles, now=now, tries=tries, label=place)
         else:
-            page = page_of(stored.record, status, now=as_of(stored.record, status), tries=tries, label=place)
+            shown = None if status is None else masked_status(status, mask_of_plan(stored.plan))
+            page = page_of(stored.record, shown, now=as_of(stored.record, status), tries=tries, label=place)
         return _bounded(page, live=live)
 
     # In a thread: a record of megabytes takes long, and other triggers share the event loop.

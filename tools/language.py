@@ -16,6 +16,7 @@ import argparse
 import ast
 import collections
 import dataclasses
+import functools
 import importlib
 import random
 import re
@@ -148,11 +149,16 @@ def help_texts() -> Iterator[Text]:
         yield from _parser_texts(parser, parser.prog)
 
 
-def messages() -> Iterator[Text]:
-    """Yield the texts of errors and log lines; `<name>` stands for a value, as in a usage line.
+@functools.cache
+def messages() -> tuple[Text, ...]:
+    """Return the texts of errors and log lines; `<name>` stands for a value, as in a usage line.
 
     A constant of the module is shown with its value, as a user sees it.
     """
+    return tuple(_messages())
+
+
+def _messages() -> Iterator[Text]:
     for path in sorted((ROOT / "rallypoint").rglob("*.py")):
         place = path.relative_to(ROOT).as_posix()
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

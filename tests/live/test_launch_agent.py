@@ -21,6 +21,7 @@ from rallypoint.agent.errors import ConfigError
 from rallypoint.compat.launch_agent.events import StopAllTasks
 from tests.compat.launch_agent.etcd_server import needs_etcd, serving
 from tests.live.agent_processes import alive, free_port
+from tests.live.rank_functions import die, double, fail_on_1
 from tests.live.stop_soak import stopped
 from tests.optional import needs
 from tests.scale import sized
@@ -33,10 +34,6 @@ def config(workers: int = 2, **fields: Any) -> LaunchConfig:
     """A node by itself, unless it is said. Its workers need no torch, so nothing is warmed up for them."""
     mine = {"min_nodes": 1, "max_nodes": 1, "run_id": "job", "rdzv_backend": "c10d", "start_method": "spawn"}
     return LaunchConfig(nproc_per_node=workers, **{**mine, **fields})
-
-
-def double(x: int) -> tuple[int, int]:
-    return int(os.environ["RANK"]), 2 * x
 
 
 def test_values_come_back_by_global_rank() -> None:
@@ -71,12 +68,6 @@ def test_a_run_without_a_name_is_given_one(caplog: pytest.LogCaptureFixture) -> 
     assert "rdzv_backend: etcd" in caplog.text
 
 
-def fail_on_1() -> None:
-    if os.environ["RANK"] == "1":
-        raise ValueError("loss is nan")
-    threading.Event().wait()
-
-
 @pytest.mark.extended
 def test_a_failure_is_torchs_own(tmp_path: Path) -> None:
     """L3: after the restarts, by global rank, with the traceback of the worker; logs and counters are where they should be."""
@@ -99,10 +90,6 @@ def test_a_failure_is_torchs_own(tmp_path: Path) -> None:
     assert "ValueError: loss is nan" in next(tmp_path.glob("job_*/round-2/rank-1.err")).read_text()
     told = {line["name"]: line["value"] for line in map(json.loads, metrics.read_text().splitlines())}
     assert (told["workers.default_role.run_failed_with_retries"], told["workers.default_role.rounds"]) == (1, 2)
-
-
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_signal_is_an_exit_code_below_zero() -> None:
@@ -252,16 +239,10 @@ def test_a_signal_loses_no_checkpoint(collective: str, tmp_path: Path) -> None:
         assert len(set(saved)) == 1
 
 
-def stay(folder: str) -> None:
-    rank = os.environ["RANK"]
-    Path(folder, f"pid-{rank}").write_text(str(os.getpid()))
-    threading.Event().wait()
-
-
 def test_a_caller_that_is_killed_leaves_nothing(tmp_path: Path) -> None:
     """SIGKILL: the agent sees its stdin close, and ends the workers."""
     program = (
-        "import sys; from rallypoint.agent import LaunchConfig, launch_agent; from tests.live.test_launch_agent import stay; "
+        "import sys; from rallypoint.agent import LaunchConfig, launch_agent; from tests.live.rank_functions import stay; "
         "launch_agent(LaunchConfig(1, 1, 2, 'job', rdzv_backend='c10d', start_method='spawn'), stay, [sys.argv[1]])"
     )
     caller = subprocess.Popen([sys.executable, "-c", program, str(tmp_path)])

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import itertools
+import threading
 import time
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -367,3 +368,25 @@ async def test_readers_that_outnumber_the_connections_take_turns():
     await asyncio.gather(*tasks)
 
     assert found == [["a", "b"]] * 3
+
+
+async def test_many_forged_pods_are_sorted_out_in_a_thread():
+    """100,000 of them take a quarter of a second, every two seconds, for which other triggers of the process would wait."""
+    made = view(0)
+    fakes = (dataclasses.replace(made, name=f"fake-{number}", uid=f"{number}") for number in range(2000))
+    cluster, look, found = _Pods(made, *fakes), _Look(), list[str]()
+    threads = set[str]()
+
+    def known(pods) -> list[PodView]:
+        threads.add(threading.current_thread().name)
+        return node_pods(pods, ref=JOB, record=record(Slot(node=0)), plan=PLAN)
+
+    one = LogReader(cast("Cluster", cluster), JOB, rank=None, cursor="", known=Known(chosen=known))
+    cluster.write(made.name, "x")
+    cluster.end()
+    look.over = True
+    await told_by(one, look, found)
+
+    assert found == ["x"]
+    assert threading.main_thread().name not in threads
+    assert {name for name, _ in cluster.asked} == {made.name}

@@ -393,10 +393,9 @@ class _UnitLogReader(LogReader):
     A container that the kubelet has restarted continues the log of the earlier one, of which the kubelet keeps only the last.
     """
 
-    async def _pods(self) -> list[PodView]:
+    def _ordered(self, every: Iterable[PodView]) -> list[PodView]:
         """Return each container of the role as a pod of its own: `main` is its name."""
-        found = [pod for pod in self._known.chosen(await self._every()) if self._rank in (None, instance_of(pod.main)[1])]
-        return sorted(found, key=lambda pod: (pod.labels.attempt, pod.labels.node, pod.labels.incarnation, pod.main))
+        return [pod for pod in super()._ordered(every) if self._rank in (None, instance_of(pod.main)[1])]
 
     def _listener(self, pod: PodView) -> Listener:
         life, (_, index) = read_lives(pod.lives)[pod.main], instance_of(pod.main)

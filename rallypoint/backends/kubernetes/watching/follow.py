@@ -46,6 +46,9 @@ _WHOLE: Mapping[str, str] = MappingProxyType({})
 #: Bytes of logs whose lines are held and sorted together, and bytes that are parsed on the event loop.
 _SORTED_BYTES, _SMALL_BLOCK = 16 << 20, 4 << 10
 
+#: Pods that are sorted on the event loop.
+_FEW_PODS = 256
+
 #: What is known where nothing is.
 _ANY = Known(chosen=every_node)
 
@@ -232,9 +235,12 @@ class LogReader:
         return tuple(cache.pods_of(self._job.uid) if self._cluster.fresh else await self._cluster.pods_of(self._job))
 
     async def _pods(self) -> list[PodView]:
-        return sorted(
-            self._known.chosen(await self._every()), key=lambda p: (p.labels.attempt, p.labels.node, p.labels.incarnation)
-        )
+        every = await self._every()
+        # In a thread where there are many: anybody who can create pods can give them the labels of the job.
+        return await asyncio.to_thread(self._ordered, every) if len(every) > _FEW_PODS else self._ordered(every)
+
+    def _ordered(self, every: Iterable[PodView]) -> list[PodView]:
+        return sorted(self._known.chosen(every), key=lambda p: (p.labels.attempt, p.labels.node, p.labels.incarnation, p.main))
 
 
 async def _next(queue: Queue, timeout: float) -> Said | None:

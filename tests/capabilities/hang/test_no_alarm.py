@@ -75,7 +75,7 @@ def disturbs(world: World, chance: random.Random) -> None:
 @pytest.mark.parametrize(
     ("seed", "most"),
     [
-        pytest.param(0, 2000, id="two thousand changes"),
+        pytest.param(0, 2000, id="two thousand changes", marks=pytest.mark.extended),
         *(pytest.param(seed, 200, id=f"two hundred changes, {seed}") for seed in range(1, 6)),
     ],
 )

@@ -156,7 +156,9 @@ class _Pod:
         yield lines()
 
 
-@pytest.mark.parametrize("ranks", [pytest.param(1, id="one rank"), pytest.param(4000, id="many ranks")])
+@pytest.mark.parametrize(
+    "ranks", [pytest.param(1, id="one rank", marks=pytest.mark.extended), pytest.param(4000, id="many ranks")]
+)
 async def test_a_large_log_is_read_in_threads(ranks):
     """100,000 lines took seconds on the event loop, and with many ranks hours: other triggers of the process waited."""
     text = b"".join(told(f"05.{n:09d}", n % ranks, "x").encode() for n in range(100_000))

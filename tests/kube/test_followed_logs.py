@@ -248,7 +248,7 @@ class _Pods:
             await asyncio.sleep(0)
             if lines:
                 yield "".join(lines).encode()
-            if not follow or self.views[name].phase == "Succeeded":
+            if not follow or (self.views[name].phase == "Succeeded" and sent == len(self.lines[name])):
                 return
             await asyncio.sleep(0.01)
 

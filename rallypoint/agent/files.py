@@ -68,7 +68,7 @@ def require_disk_space(folder: Path) -> None:
     """Raise `ConfigError` when nothing can be written in `folder`, which is made if need be."""
     try:
         private_folder(folder)
-        # A file of a name that nobody can know before, for others may write to a log folder.
+        # The name is random, because other users may be able to create links in a log folder.
         with tempfile.TemporaryFile(dir=folder, prefix=".room-") as file:
             os.posix_fallocate(file.fileno(), 0, _ROOM)
     except OSError as error:

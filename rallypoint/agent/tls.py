@@ -225,7 +225,7 @@ def _read(folder: Path) -> tuple[bytes, ...]:
 
 
 def _load_settled(folder: Path) -> _Loaded:
-    """Load files of which a renewal may have written only some; raises `ConfigError` if nobody is writing them."""
+    """Load the files; while a renewal writes them, try again. Raises `ConfigError` if they stay invalid."""
     until = time.monotonic() + _WRITTEN
     while True:
         try:

@@ -28,7 +28,7 @@ LIFETIME, RENEW_AFTER = 30 * 86400.0, 10 * 86400.0
 #: Years of an authority, which nobody replaces: longer than any job.
 _AUTHORITY_YEARS = 10
 
-#: Seconds by which clocks of machines may differ, and by which an authority is valid earlier: nobody can replace it.
+#: Seconds by which clocks of machines may differ, and by which an authority is valid earlier, because it is never replaced.
 _SKEW, _EARLIER = 300.0, 365 * 86400.0
 
 _NEEDS = "needs the package cryptography: install airflow-provider-rallypoint[tls]"

@@ -133,7 +133,7 @@ async def _look_on(job: Job, changes: Changes, tell: OnTurn, poll: float) -> Tur
 
 
 def _masked(status: JobStatus, plan: Plan) -> JobStatus:
-    """Return what a job tells without its secrets: whoever looks on may log it."""
+    """Return what is known of a job without its secrets, because the caller may log it."""
     return masked_status(status, mask_of_plan(plan))
 
 

@@ -1,7 +1,7 @@
 """Command lines of Python that run a module or code of ours and look for no module in the current folder.
 
-`python -m` and `python -c` look there first, for modules of the standard library, too. Another user may write to that folder
-(it may be `/tmp`), and what lies there would run with the rights of whoever started us.
+`python -m` and `python -c` look there first, also for modules of the standard library. If another user can write to that folder
+(for example `/tmp`), a module of that user would run with the rights of this process.
 
 Python's option -P does the same, but images may have Python 3.10, which does not know it; and it is inherited: a worker that is
 a fork of our process would see it in `sys.flags`, and pass it on to the processes that it starts. So would PYTHONSAFEPATH.
@@ -51,7 +51,7 @@ def find_in_current_folder() -> None:
     """Look for modules in the current folder first, as `python -m` does: for what the user names, once ours are imported."""
     if getattr(sys.flags, "safe_path", False):
         return
-    with contextlib.suppress(FileNotFoundError):  # somebody has deleted it
+    with contextlib.suppress(FileNotFoundError):  # the folder was deleted
         folder = os.getcwd()  # noqa: PTH109  as text
         if sys.path[:1] != [folder]:
             sys.path.insert(0, folder)

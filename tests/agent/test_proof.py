@@ -59,7 +59,7 @@ async def listening(impostor: Impostor) -> AsyncIterator[Endpoint]:
 @pytest.mark.parametrize("service_type", [HTTP, GRPC])
 @pytest.mark.parametrize("proof", ["", "f" * 64])
 async def test_an_impostor_at_the_address_of_the_coordinator_gets_no_token(service_type: str, proof: str) -> None:
-    """The agent tries again, as where nobody listens."""
+    """The agent tries again, as if no program listened there."""
     impostor = Impostor(SERVICE_NAME, proof)
     exchange = Exchanges(TOKEN, service_type=service_type, look=True)
     async with listening(impostor) as endpoint:
@@ -124,13 +124,13 @@ async def test_a_coordinator_announces_itself_to_an_agent_with_the_secret() -> N
     port = await listener.start("127.0.0.1", 0)
     ours = Endpoint(attempt=1, term=1, host="127.0.0.1", port=7)
     agent = AgentAddress(node=0, incarnation=1, host="127.0.0.1", port=port)
-    for token, told in (("another", False), (TOKEN, True)):
+    for token, heard in (("another", False), (TOKEN, True)):
         announcer = Announcer(ours, token=token)
         announcer.take(Roster(attempt=1, term=1, agents=(agent,)))
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(source.news(), 20 if told else 0.5)
+            await asyncio.wait_for(source.news(), 20 if heard else 0.5)
         await announcer.close()
-        assert (await source.read() == ours) is told
+        assert (await source.read() == ours) is heard
     await listener.close()
 
 

@@ -134,7 +134,7 @@ def test_a_line_that_breaks_is_no_message() -> None:
 
 
 def test_what_fails_to_import_is_told_and_costs_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also what ends the interpreter; whoever asks for its rank meanwhile is told; and no garbage is collected meanwhile."""
+    """Also one that ends the interpreter; modules that read their rank are reported, and no garbage is collected."""
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "zy_exits.py").write_text("raise SystemExit(3)")
     (tmp_path / "zy_asks.py").write_text("import os\nos.getenv('RANK'), os.environ.get('HOME'), 'WORLD_SIZE' in os.environ\n")

@@ -45,7 +45,7 @@ def test_lines_of_many_ranks_form_no_texts():
 
 
 def test_a_cursor_names_ranks_of_the_job_only():
-    """A text that somebody else wrote may name any number of ranks."""
+    """A text that another task wrote may name any number of ranks."""
     assert read_places("0=a;7=b;8=c;999999999=d", 8, str) == {0: "a", 7: "b"}
     assert read_places("", 8, str) == {}
 

@@ -1,6 +1,6 @@
 """Follows the log of a job as a trigger does: python -m tests.kube.log_follower URL FILES RANKS.
 
-Once the second line of each of RANKS ranks has come, it tells how often another file could not be opened meanwhile, and which
+Once the second line of each of RANKS ranks has come, it prints how often another file could not be opened meanwhile, and which
 of these lines came. With RANKS 1 rank 0 alone is read.
 """
 

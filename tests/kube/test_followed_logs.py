@@ -19,7 +19,7 @@ from rallypoint.backends.kubernetes.roles.known import containers
 from rallypoint.backends.kubernetes.roles.lives import Life, Lives, MadePod
 from rallypoint.backends.kubernetes.watching.follow import LogReader
 from rallypoint.backends.kubernetes.watching.following import PodLog, due
-from rallypoint.backends.kubernetes.watching.known_pods import Home, Known, every_node, home_of, node_pods
+from rallypoint.backends.kubernetes.watching.known_pods import Known, RankPlace, every_node, node_pods, place_of_rank
 from rallypoint.backends.kubernetes.watching.log_shares import LogShares
 from rallypoint.backends.kubernetes.watching.views import PodView, pod_view
 from rallypoint.job import compile_plan, load_job
@@ -77,14 +77,14 @@ def test_pods_that_the_record_does_not_know_are_not_read():
 
 
 def test_of_a_node_the_newest_incarnations_are_read():
-    """Earlier ones have ended long ago; somebody may create pods with their names."""
+    """Earlier ones have ended long ago; another user may create pods with their names."""
     pods = [view(0, incarnation=number) for number in range(1, 2000)]
 
     assert chosen(pods, record(Slot(node=0, incarnation=1000))) == [(1, 0, number) for number in range(997, 1001)]
 
 
 def test_a_larger_job_has_more_nodes():
-    """Somebody may have asked for more nodes than the plan's."""
+    """A user may have requested more nodes than the plan has."""
     pods = [view(node) for node in range(5)]
 
     assert chosen(pods, record()) == [(1, 0, 1), (1, 1, 1)]
@@ -126,23 +126,27 @@ def test_where_a_rank_is_stands_in_the_status():
     world = (member(4, 0), member(7, 2), member(9, -1))
     status = JobStatus(job="digits", uid="u", fence=fence, state=JobState.RUNNING, world=world)
 
-    assert [home_of(status, rank, uid="u") for rank in (0, 3)] == [Home(attempt=1, round=3, node=node) for node in (4, 7)]
-    assert [home_of(status, 4, uid="u"), home_of(status, 0, uid="other"), home_of(None, 0, uid="u")] == [None] * 3
+    assert [place_of_rank(status, rank, uid="u") for rank in (0, 3)] == [
+        RankPlace(attempt=1, round=3, node=node) for node in (4, 7)
+    ]
+    assert [place_of_rank(status, 4, uid="u"), place_of_rank(status, 0, uid="other"), place_of_rank(None, 0, uid="u")] == [
+        None
+    ] * 3
 
 
 @pytest.mark.parametrize(
     ("later", "follows"),
     [
-        pytest.param(Home(attempt=1, round=3, node=0), True, id="the same"),
-        pytest.param(Home(attempt=1, round=4, node=5), True, id="the next round"),
-        pytest.param(Home(attempt=1, round=5, node=0), False, id="a round of which nobody told"),
-        pytest.param(Home(attempt=2, round=1, node=0), False, id="another attempt"),
-        pytest.param(Home(attempt=1, round=1, node=0), False, id="an earlier round"),
+        pytest.param(RankPlace(attempt=1, round=3, node=0), True, id="the same"),
+        pytest.param(RankPlace(attempt=1, round=4, node=5), True, id="the next round"),
+        pytest.param(RankPlace(attempt=1, round=5, node=0), False, id="a round that no status has shown"),
+        pytest.param(RankPlace(attempt=2, round=1, node=0), False, id="another attempt"),
+        pytest.param(RankPlace(attempt=1, round=1, node=0), False, id="an earlier round"),
     ],
 )
 def test_a_round_may_be_missed(later, follows):
     """The rank may have been anywhere in it, so all logs are read once."""
-    assert later.follows(Home(attempt=1, round=3, node=0)) is follows
+    assert later.follows(RankPlace(attempt=1, round=3, node=0)) is follows
 
 
 # --- Connections
@@ -151,16 +155,16 @@ def test_a_round_may_be_missed(later, follows):
 def test_each_reader_has_its_share_of_a_quarter_of_the_open_files():
     """A reader that comes later gets as many as the others, once these have given theirs back."""
     shares = LogShares(lambda: 1024)
-    seats = [shares.seat()]
-    assert [seats[0].take() for _ in range(65)] == [True] * 64 + [False]
+    shared = [shares.share()]
+    assert [shared[0].take() for _ in range(65)] == [True] * 64 + [False]
 
-    seats += [shares.seat() for _ in range(7)]
-    assert [seat.limit for seat in seats] == [32] * 8
-    assert sum(seat.take() for seat in seats[1:] for _ in range(40)) == 192
-    assert [seat.taken for seat in seats] == [64, 32, 32, 32, 32, 32, 32, 0]
+    shared += [shares.share() for _ in range(7)]
+    assert [share.limit for share in shared] == [32] * 8
+    assert sum(share.take() for share in shared[1:] for _ in range(40)) == 192
+    assert [share.taken for share in shared] == [64, 32, 32, 32, 32, 32, 32, 0]
     for _ in range(32):
-        seats[0].give()
-    assert sum(seats[7].take() for _ in range(40)) == 32
+        shared[0].give()
+    assert sum(shared[7].take() for _ in range(40)) == 32
 
 
 @pytest.mark.parametrize(
@@ -174,14 +178,14 @@ def test_each_reader_has_its_share_of_a_quarter_of_the_open_files():
     ],
 )
 def test_limits_of_any_size_leave_one_connection(files, readers, limit):
-    """With no connection at all nobody would read anything."""
+    """Without any connection no log would be read."""
     shares = LogShares(lambda: files)
-    seats = [shares.seat() for _ in range(readers)]
+    shared = [shares.share() for _ in range(readers)]
 
-    assert (seats[0].limit, seats[0].take()) == (limit, True)
-    for seat in seats[1:]:
-        seat.leave()
-    assert seats[0].limit >= 1
+    assert (shared[0].limit, shared[0].take()) == (limit, True)
+    for share in shared[1:]:
+        share.leave()
+    assert shared[0].limit >= 1
 
 
 def test_turns_go_to_who_waits_longest():
@@ -260,11 +264,11 @@ class _Look:
     """What is known of the job."""
 
     def __init__(self) -> None:
-        self.home: Home | None = None
+        self.rank_place: RankPlace | None = None
         self.over = False
 
     async def __call__(self, known: Known) -> Known:
-        return dataclasses.replace(known, home=self.home, over=self.over)
+        return dataclasses.replace(known, rank_place=self.rank_place, over=self.over)
 
 
 def reader(cluster: _Pods, *, files: int = 1 << 20, rank: int | None = None) -> LogReader:
@@ -323,10 +327,10 @@ async def test_the_pods_of_a_small_job_are_all_streamed():
 
 
 async def test_of_one_rank_only_its_node_is_streamed():
-    """It moves to another node; a round of which nobody told, and the end of a pod, are reasons to read the other logs."""
+    """It moves to another node; a round that no status has shown, and the end of a pod, are reasons to read the other logs."""
     cluster, look, found = _Pods(*map(view, range(10))), _Look(), list[str]()
     pods = list(cluster.views)
-    look.home = Home(attempt=1, round=1, node=3)
+    look.rank_place = RankPlace(attempt=1, round=1, node=3)
     task = asyncio.create_task(told(cluster, look, found, rank=0))
     await eventually_async(lambda: cluster.streamed == {pods[3]})
     read = len(cluster.asked)
@@ -334,13 +338,13 @@ async def test_of_one_rank_only_its_node_is_streamed():
     await eventually_async(lambda: found == ["before"])
     assert cluster.asked[read:] == []
 
-    look.home = Home(attempt=1, round=2, node=5)
+    look.rank_place = RankPlace(attempt=1, round=2, node=5)
     await eventually_async(lambda: cluster.streamed == {pods[5]})
     cluster.write(pods[5], "a")
     cluster.write(pods[5], "after")
     await eventually_async(lambda: found == ["before", "a", "after"])
     read = len(cluster.asked)
-    look.home = Home(attempt=1, round=4, node=5)
+    look.rank_place = RankPlace(attempt=1, round=4, node=5)
     await eventually_async(lambda: {name for name, _ in cluster.asked[read:]} == set(pods) - {pods[5]})
     cluster.write(pods[8], "hidden")
     cluster.end()

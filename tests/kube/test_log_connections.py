@@ -42,7 +42,7 @@ STATUS = {
 
 
 class Front:
-    """Before the emulator, with the logs of pods that it has not: each node tells of itself twice."""
+    """Before the emulator, with the logs of pods that it has not: each node has two lines."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -156,7 +156,7 @@ async def _follow(url: str, files: int, ranks: int) -> dict[str, Any]:
 
 
 def _replace(cluster: Running, pods: list[dict[str, Any]]) -> None:
-    """Have the pods of the job run: without kubelets nobody binds them."""
+    """Have the pods of the job run: without kubelets they are bound to no machine."""
     for pod in pods:
         name = pod["metadata"]["name"]
         cluster.request("DELETE", f"{PODS}/{name}", {"gracePeriodSeconds": 0})

@@ -14,22 +14,20 @@ import pytest
 from airflow.sdk.log import mask_secret
 
 from rallypoint.backends.contract import SubmitError
-from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
 from rallypoint.backends.requests import delete, request_resumption, request_suspension
 from rallypoint.compat.pytorchjob_generator import appwrapper, read_settings
 from rallypoint.job import load_job
 from rallypoint.operators import AppWrapperOperator
 from rallypoint.provider.errors import TrainingFailed
-from rallypoint.report.page.published import published_page
 from rallypoint.supervision.record import ConditionType, Phase
-from rallypoint.wire import codec
 from rallypoint.wire.plan import Kind
 from rallypoint.wire.status import Outcome
 from tests.emulator.controllers.api import Api
 from tests.emulator.controllers.kueue import Queues
 from tests.emulator.options import Options
 from tests.emulator.running import Running, running
+from tests.kube.operator_tasks import on_emulator, shown
 from tests.kube.wrapped_jobs import manifest, submitted
 from tests.provider.tasks import FakeTask, context
 from tests.waiting import eventually_async
@@ -314,20 +312,6 @@ async def test_what_is_refused_is_told_before_anything_is_created(
     assert await backend.load("refused") is None
 
 
-class _Operator(AppWrapperOperator):
-    """Runs on the emulated cluster, as a task that is not killed from outside."""
-
-    def __init__(self, *, server: str, **arguments: Any) -> None:
-        super().__init__(task_id="train", on_finish_action="keep_job", deferrable=False, poll_interval=0.1, **arguments)
-        self.server = server
-
-    def open_backend(self) -> KubernetesBackend:
-        return KubernetesBackend(Access(namespace="default", server=self.server))
-
-    async def ask_state(self, context: Any) -> str:
-        return "running"
-
-
 def test_a_secret_in_a_manifest_is_masked_wherever_the_job_is_shown(cluster: Running, tmp_path: Path) -> None:
     """What Airflow masks in the manifest of an operator is masked in the error, the XComs, the record and the page."""
     secret, token = "hunter2-of-the-registry", "tok3n-of-$$the-registry"
@@ -342,21 +326,10 @@ def test_a_secret_in_a_manifest_is_masked_wherever_the_job_is_shown(cluster: Run
     ti = FakeTask()
 
     with pytest.raises(TrainingFailed) as failed:
-        _Operator(server=cluster.url, manifest=made).execute(context(ti))
+        on_emulator(AppWrapperOperator, cluster.url, manifest=made).execute(context(ti))
 
-    record, page = asyncio.run(_shown(cluster.url, "leaks"))
+    record, page = asyncio.run(shown(cluster.url, "leaks"))
     for text in (str(failed.value), json.dumps(ti.pushed), record, page):
         assert secret not in text
         assert "tok3n" not in text
     assert "cannot log in at https://me:***@host with ***" in record
-
-
-async def _shown(server: str, name: str) -> tuple[str, str]:
-    """Return the stored record of a job, and the page that a task would publish."""
-    backend = KubernetesBackend(Access(namespace="default", server=server))
-    try:
-        stored = await backend.load(name)
-        assert stored is not None
-        return codec.dumps(stored.record), json.dumps(await published_page(backend, name, tries={"x": 1}, place="here"))
-    finally:
-        await backend.close()

@@ -1,4 +1,4 @@
-"""Whoever may write to the current folder runs no code of theirs in our processes."""
+"""A user who can write to the current folder runs no code in the processes of Rallypoint."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Checks:
 
 @pytest.fixture
 def shared(tmp_path: Path, light: None, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder; whoever imports from it leaves a line in the file `ran` beside it."""
+    """The current folder; a process that imports from it adds a line to the file `ran` beside it."""
     folder = tmp_path / "shared"
     for name in PLANTED:
         path = folder / name

@@ -68,7 +68,7 @@ def test_no_bit_is_lost_and_who_lives_keeps_its_process(job: Agents, wrapper: st
 
     The weights and all losses are those of the undisturbed run, dropout included; at most the failed step is trained twice.
     """
-    calm = trained(job, "calm", wrapper, options=("--start-method", "spawn"))  # nobody is started a second time
+    calm = trained(job, "calm", wrapper, options=("--start-method", "spawn"))  # no worker is started a second time
 
     run = trained(job, "faults", wrapper, "raise=1@3", "kill=1@6", "kill=0@9", restarts=3)
 

@@ -142,7 +142,7 @@ async def told(home: Path, bookmark: object, beats: Beats) -> list[str]:
         pytest.param({"a": [1]}, "", id="no text", marks=pytest.mark.extended),
     ],
 )
-def test_a_bookmark_that_somebody_else_wrote_blocks_no_event_loop(
+def test_a_bookmark_that_another_task_wrote_blocks_no_event_loop(
     light: Any, home: Path, bookmark: object, complaint: str
 ) -> None:
     """Any task may write the XCom in which a task keeps how far it has logged its job's output."""

@@ -92,9 +92,9 @@ class Announcer:
             return
 
     async def _ask(self, place: str) -> tuple[int, str]:
-        """Announce ourselves; return the HTTP status, 0 where there was no answer, and what was said.
+        """Send the address of this coordinator; return the HTTP status (0 without a response) and the text of the response.
 
-        The token is sent only to a program that has proven that it has the token: another pod may have the address by now.
+        The token is sent only to a program that has proven that it has the token, because another pod may have the address now.
         """
         session = self._open()
         try:

@@ -104,7 +104,10 @@ def trouble(error: Exception, tls: Tls | None) -> str:
 
 
 async def speaks_rallypoint(endpoint: Endpoint, tls: Tls | None = None, *, token: str = "") -> bool | None:
-    """Return whether a coordinator listens at `endpoint`, with a `token` one that has it; None when nobody does (yet)."""
+    """Return whether a coordinator listens at `endpoint`; None if no program listens there (yet).
+
+    With a `token`, only a coordinator that proves that it has this token counts.
+    """
     found = await _who(endpoint, tls, token)
     return None if found is None else found.get("service") == SERVICE_NAME
 

@@ -53,7 +53,7 @@ from rallypoint.backends.kubernetes.sweeping import Sweeper
 from rallypoint.backends.kubernetes.tending import tending
 from rallypoint.backends.kubernetes.watching.cluster import Cluster, joined
 from rallypoint.backends.kubernetes.watching.follow import LogReader
-from rallypoint.backends.kubernetes.watching.known_pods import Known, home_of, node_pods
+from rallypoint.backends.kubernetes.watching.known_pods import Known, node_pods, place_of_rank
 from rallypoint.backends.kubernetes.watching.observe import Observer
 from rallypoint.backends.kubernetes.wrapped.blueprint import draw as draw_wrapped
 from rallypoint.backends.kubernetes.wrapped.kinds import RAYS
@@ -404,10 +404,10 @@ class KubernetesBackend(Backend):
         """Return what is known of the pods whose logs are read."""
         record = stored.record
         chosen = functools.partial(node_pods, ref=its.store.ref(record), record=record, plan=stored.plan)
-        home = None
+        place = None
         if rank is not None and stored.plan.kind is Kind.PODS:
-            home = home_of(await its.statuses.written(record.name), rank, uid=record.uid)
-        return Known(chosen=chosen, home=home, over=record.released)
+            place = place_of_rank(await its.statuses.written(record.name), rank, uid=record.uid)
+        return Known(chosen=chosen, rank_place=place, over=record.released)
 
     async def tail(self, name: str, *, lines: int, rank: int | None = None) -> Tail:
         """Read the ends of the logs of the job's pods; see `Backend.tail`."""

@@ -120,7 +120,7 @@ def _owner(kernel: socket.socket, here: tuple, there: tuple) -> "int | None":  #
     while True:
         found = _found(kernel, there, here)
         if found is None:
-            # A kernel that does not even know our own end tells nothing.
+            # If the kernel does not find our own end either, it cannot find any end.
             hidden = _is_of_this_machine(there[0]) and _found(kernel, here, there) is not None
             return _NOBODY if hidden else _ELSEWHERE
         owner, inode = found

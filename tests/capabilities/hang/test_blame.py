@@ -178,7 +178,7 @@ def test_a_dump_is_whole_when_the_main_thread_is_there(text: str, whole: bool) -
     ("runpy", "told"),
     [
         pytest.param("<frozen runpy>", 1, id="what starts a module of ours is left out"),
-        pytest.param("/home/me/loop.py", 3, id="code of the user is told"),
+        pytest.param("/home/me/loop.py", 3, id="code of the user is kept"),
     ],
 )
 def test_the_code_that_starts_a_module_of_ours_is_left_out(runpy: str, told: int) -> None:

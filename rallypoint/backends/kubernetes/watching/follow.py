@@ -145,7 +145,7 @@ class LogReader:
             while loop.time() < until:
                 self._known = await look(self._known)
                 with contextlib.suppress(BackendError):
-                    follower.look(await self._pods(), self._known.home)
+                    follower.look(await self._pods(), self._known.rank_place)
                 over = self._known.over
                 until = min(until, loop.time() + _LAST + _LAST_EACH * follower.unread) if over else until
                 async for line in self._drained(queue, loop.time() + (_LAST_LOOK if over else _LOOK)):

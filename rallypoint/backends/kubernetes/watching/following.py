@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from rallypoint.backends.kubernetes.watching.judging import mounts
-from rallypoint.backends.kubernetes.watching.known_pods import Home
+from rallypoint.backends.kubernetes.watching.known_pods import RankPlace
 from rallypoint.backends.kubernetes.watching.log_shares import PROCESS, LogShares
 from rallypoint.backends.kubernetes.watching.views import PodView
 
@@ -25,7 +25,7 @@ _TURN = 60.0
 #: Seconds between two tries of a log that was cut, and of a connection that others have: at least, and at most.
 _AGAIN, _CONTENDED = 1.0, (0.05, 0.5)
 
-#: Logs that all have a connection although the rank may be in one of them alone: it moves, and nobody should wait for it.
+#: So few logs all have a connection, although the rank is on one node: when the rank moves, its lines come without a delay.
 _FEW = 4
 
 
@@ -65,22 +65,22 @@ class Follower:
     """
 
     def __init__(self, read: Read, *, shares: LogShares = PROCESS) -> None:
-        self._read, self._seat = read, shares.seat()
+        self._read, self._share = read, shares.share()
         self._logs: dict[str, PodLog] = {}
         self._workers: set[asyncio.Task[None]] = set()
         self._due: deque[PodLog] = deque()
         self._streams = 0
-        self._home: Home | None = None
+        self._rank_place: RankPlace | None = None
 
     @property
     def unread(self) -> int:
         """How many logs were not read to their ends."""
         return sum(not log.ended for log in self._logs.values())
 
-    def look(self, pods: Iterable[PodView], home: Home | None) -> None:
+    def look(self, pods: Iterable[PodView], rank_place: RankPlace | None) -> None:
         """Take note of the pods that there are, and where the rank that is read is; start and end connections."""
         self._note(pods)
-        self._place(home)
+        self._place(rank_place)
         logs = [log for log in self._logs.values() if not log.ended]
         chosen = self._chosen(logs)
         self._streams = len(chosen)
@@ -88,7 +88,7 @@ class Follower:
             if log.task is not None and log not in chosen:
                 log.task.cancel()
         for log in chosen:
-            if log.task is None and not log.busy and self._seat.take():
+            if log.task is None and not log.busy and self._share.take():
                 log.task = asyncio.create_task(self._stream(log), name=f"log {log.pod.name}")
         self._due = deque(due(logs, asyncio.get_running_loop().time()))
         for _ in range(min(len(self._due), self._most_workers() - len(self._workers))):
@@ -101,7 +101,7 @@ class Follower:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks)
-        self._seat.leave()
+        self._share.leave()
 
     def _note(self, pods: Iterable[PodView]) -> None:
         there = {pod.uid: pod for pod in pods if pod.host and not mounts(pod)}
@@ -111,21 +111,21 @@ class Follower:
         for uid, pod in there.items():
             self._logs.setdefault(uid, PodLog(pod)).pod = pod
 
-    def _place(self, home: Home | None) -> None:
+    def _place(self, rank_place: RankPlace | None) -> None:
         """Note which logs can have lines of the rank that is read."""
-        before, self._home = self._home, home or self._home
-        if self._home is None:
+        before, self._rank_place = self._rank_place, rank_place or self._rank_place
+        if self._rank_place is None:
             return
-        missed = before is not None and not self._home.follows(before)
+        missed = before is not None and not self._rank_place.follows(before)
         for log in self._logs.values():
-            near = self._home.may_have(log.pod)
-            # The rank may have been there in a round of which nobody told.
+            near = self._rank_place.may_have(log.pod)
+            # The rank may have been there in a round that no status has shown.
             log.owed = log.owed or missed or (log.near and not near)
             log.near = near
 
     def _chosen(self, logs: list[PodLog]) -> list[PodLog]:
         """Return the logs that have a connection each."""
-        near, limit = [log for log in logs if log.near or len(logs) <= _FEW], self._seat.limit
+        near, limit = [log for log in logs if log.near or len(logs) <= _FEW], self._share.limit
         if len(logs) > len(near) or len(near) > limit:
             limit -= max(1, limit // 8)  # for those that are read in turns
         near.sort(key=lambda log: (log.pod.over, log.task is None))
@@ -139,20 +139,20 @@ class Follower:
                     await asyncio.sleep(_AGAIN)
         finally:
             log.task = None
-            self._seat.give()
+            self._share.give()
 
     def _most_workers(self) -> int:
-        return max(1, self._seat.limit - self._streams)
+        return max(1, self._share.limit - self._streams)
 
     async def _take_turns(self) -> None:
         try:
             # Each waits for another time: of readers that outnumber the connections, all have theirs.
-            while not self._seat.take():  # noqa: ASYNC110  other readers may be in other threads
+            while not self._share.take():  # noqa: ASYNC110  other readers may be in other threads
                 await asyncio.sleep(random.uniform(*_CONTENDED))  # noqa: S311  spread, not secret
             try:
                 await self._read_due()
             finally:
-                self._seat.give()
+                self._share.give()
         finally:
             self._workers.discard(asyncio.current_task())
 
@@ -161,7 +161,7 @@ class Follower:
             log = self._due.popleft()
             if log.task is None and not log.busy:
                 await self._turn(log)
-            if not self._seat.limit:
+            if not self._share.limit:
                 return
 
     async def _turn(self, log: PodLog) -> None:

@@ -18,7 +18,7 @@ from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.plan import Kind, Plan
 from rallypoint.wire.status import JobStatus
 
-__all__ = ["Chosen", "Home", "Known", "every_node", "home_of", "newest", "node_pods"]
+__all__ = ["Chosen", "Known", "RankPlace", "every_node", "newest", "node_pods", "place_of_rank"]
 
 #: Incarnations of a node that are read, the newest: earlier ones have ended, and their pods are gone or going.
 _NEWEST = 4
@@ -27,14 +27,14 @@ Chosen = Callable[[Iterable[PodView]], list[PodView]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Home:
+class RankPlace:
     """On which node a rank was, in which attempt and round."""
 
     attempt: int
     round: int
     node: int
 
-    def follows(self, before: Home) -> bool:
+    def follows(self, before: RankPlace) -> bool:
         """Return whether the rank was nowhere else since `before`."""
         return self == before or (self.attempt == before.attempt and self.round - before.round in (0, 1))
 
@@ -49,12 +49,12 @@ class Known:
 
     Attributes:
         chosen: returns the pods that are read.
-        home: of the rank that is read; None where all ranks are read, or where that is not known.
+        rank_place: of the rank that is read; None where all ranks are read, or where that is not known.
         over: it holds no resources any more.
     """
 
     chosen: Chosen
-    home: Home | None = None
+    rank_place: RankPlace | None = None
     over: bool = False
 
 
@@ -85,12 +85,12 @@ def newest(pods: Sequence[PodView]) -> list[PodView]:
     return sorted(pods, key=lambda pod: pod.labels.incarnation)[-_NEWEST:]
 
 
-def home_of(status: JobStatus | None, rank: int, *, uid: str) -> Home | None:
-    """Return where a rank was in the last round that a status tells of."""
+def place_of_rank(status: JobStatus | None, rank: int, *, uid: str) -> RankPlace | None:
+    """Return where a rank was in the last round that a status shows."""
     if status is None or status.uid != uid:
         return None
     found = (m for m in status.world if m.first_rank >= 0 and 0 <= rank - m.first_rank < m.local_world_size)
     member = next(found, None)
     if member is None:
         return None
-    return Home(attempt=status.fence.attempt, round=status.fence.round, node=member.node)
+    return RankPlace(attempt=status.fence.attempt, round=status.fence.round, node=member.node)

@@ -10,9 +10,9 @@ import resource
 import threading
 from collections.abc import Callable
 
-__all__ = ["PROCESS", "LogShares", "Seat"]
+__all__ = ["PROCESS", "LogShares", "Share"]
 
-#: Connections of one reader at the most, and the part of the open files of the process that all readers have together.
+#: Most connections of one reader, and the divisor of the limit on open files: all readers together use at most a quarter of it.
 _EACH, _PART = 64, 4
 
 
@@ -32,11 +32,11 @@ class LogShares:
         self._lock = threading.Lock()
         self._readers = self._taken = 0
 
-    def seat(self) -> Seat:
-        """Return the place of another reader, until it leaves."""
+    def share(self) -> Share:
+        """Return the share of another reader, which ends when the reader leaves."""
         with self._lock:
             self._readers += 1
-        return Seat(self)
+        return Share(self)
 
     def limit(self) -> int:
         """Return how many connections each reader may have now; 0 where readers must share them in turns."""
@@ -66,7 +66,7 @@ class LogShares:
         return max(1, files // _PART) if files >= 0 else 1 << 20
 
 
-class Seat:
+class Share:
     """What one reader has of the connections."""
 
     def __init__(self, shares: LogShares) -> None:

@@ -26,10 +26,11 @@ def on_emulator(operator: type, server: str, **arguments: Any) -> Any:
     return Operator(task_id="train", on_finish_action="keep_job", deferrable=False, poll_interval=0.1, **arguments)
 
 
-async def shown(server: str, name: str) -> tuple[str, str]:
-    """Return the stored record of a job, and the page that a task would publish."""
+async def shown(server: str, prefix: str) -> tuple[str, str]:
+    """Return the stored record of the job whose name begins so, and the page that a task would publish."""
     backend = KubernetesBackend(Access(namespace="default", server=server))
     try:
+        (name,) = (name for name in await backend.names() if name.startswith(prefix))
         stored = await backend.load(name)
         assert stored is not None
         return codec.dumps(stored.record), json.dumps(await published_page(backend, name, tries={"x": 1}, place="here"))

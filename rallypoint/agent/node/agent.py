@@ -30,7 +30,7 @@ from rallypoint.agent.node.events import (
     WorkersEnded,
     WorkersGone,
 )
-from rallypoint.agent.node.judging import Judge, went_wrong
+from rallypoint.agent.node.judging import Judge, another_ends, went_wrong
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.parts import Parts
 from rallypoint.agent.node.reporting import Reporter, ReportLoop, report_pace
@@ -39,7 +39,6 @@ from rallypoint.agent.node.teardown import watch_teardowns
 from rallypoint.agent.signals import SIGNALS
 from rallypoint.agent.transport.client import CoordinatorClient
 from rallypoint.agent.waiting import in_background
-from rallypoint.agent.workers.facts import is_ending
 from rallypoint.agent.workers.group import Worker
 from rallypoint.wire import line as wire
 from rallypoint.wire.exits import Exit
@@ -82,8 +81,9 @@ class _StepSeen:
 
 
 #: Seconds for which the error of a lost connection waits for the end of another worker of this node that is ending: the kernel
-#: closes connections before anybody sees the end, and the worker that ends is to blame.
-_ENDING = 1.0
+#: closes connections before anybody sees the end, and the worker that ends is to blame. Long enough for a busy machine; the
+#: report of that end releases the error at once.
+_ENDING = 5.0
 
 
 class NodeAgent:
@@ -260,8 +260,8 @@ class NodeAgent:
         """Keep the error of a lost connection until the worker that is ending has ended, or the round is over."""
         if self._node.phase is not Phase.RUNNING or not is_collateral(event.failure):
             return False
-        pids = [w.pid for w in self._parts.group.workers if w.code is None and w.place.local_rank != event.failure.local_rank]
-        if not await asyncio.to_thread(lambda: any(map(is_ending, pids))):
+        local_rank, workers, pids = event.failure.local_rank, tuple(self._parts.group.workers), self._parts.round.pids()
+        if not await asyncio.to_thread(another_ends, local_rank, workers, pids):
             return False
         self._held.append(event)
         asyncio.get_running_loop().call_later(_ENDING, self._release)

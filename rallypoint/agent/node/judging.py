@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from rallypoint.agent.clock import Clock
 from rallypoint.agent.culprit import is_collateral
@@ -14,13 +14,13 @@ from rallypoint.agent.node.events import StepFailed, WorkersEnded
 from rallypoint.agent.node.health.npus import Meter
 from rallypoint.agent.node.node_config import NodeConfig
 from rallypoint.agent.node.profile import NodeRules
-from rallypoint.agent.workers.facts import OomWatch, end_of, how, raised
+from rallypoint.agent.workers.facts import OomWatch, end_of, how, is_ending, raised
 from rallypoint.agent.workers.group import Worker
 from rallypoint.wire.incident import Culprit, FaultKind
 from rallypoint.wire.line import Failed
 from rallypoint.wire.masked import mask_of_plan
 
-__all__ = ["Judge", "went_wrong"]
+__all__ = ["Judge", "another_ends", "went_wrong"]
 
 log = logging.getLogger("rallypoint.node")
 
@@ -81,3 +81,17 @@ class Judge:
 def went_wrong(worker: Worker) -> bool:
     """Return whether a worker that has ended failed, rather than was done or told to."""
     return worker.code != 0 and not worker.stopped
+
+
+def another_ends(local_rank: int, workers: Iterable[Worker], pids: Mapping[int, int]) -> bool:
+    """Return whether a worker other than `local_rank` has failed or is ending, by the process started for it or by its own.
+
+    `pids` has the process that each rank says it is: a command that starts another one waits for it. Reads /proc.
+    """
+    return any(_ends(worker, pids) for worker in workers if worker.place.local_rank != local_rank)
+
+
+def _ends(worker: Worker, pids: Mapping[int, int]) -> bool:
+    if worker.code is not None:
+        return went_wrong(worker)
+    return any(is_ending(pid) for pid in {worker.pid, pids.get(worker.place.local_rank, worker.pid)})

@@ -214,6 +214,8 @@ def is_ending(pid: int) -> bool:
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
         return bool(int(fields[6]) & _PF_EXITING)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
     except (OSError, IndexError, ValueError):
         return False
 

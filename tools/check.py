@@ -2,7 +2,7 @@
 
 `python tools/check.py` runs `make test`, `python tools/check.py lint unit` some of its parts. `--all` (`make test-all`) adds
 tests marked `extended`, long tests in full size (tests/scale.py) and a real Airflow. The exit code is 0 only if every part
-passed; the last line adds up pytest's closing lines. Parts that use one core run first, four at a time, and print their output
+passed; the last line adds up pytest's closing lines. Parts that use one core run first, five at a time, and print their output
 when they end; the others run alone, one after the other. No test is run twice: a test that fails once is a defect of the test
 or of the code.
 """
@@ -42,8 +42,11 @@ UNIT = {
     "jobs": ("tests/backends", "tests/cli", "tests/job", "tests/supervision", "tests/wire"),
 }
 
-#: So many parts of one core run side by side, on two cores: a third of the time is waiting, of the part `kube` two thirds.
-SIDE_BY_SIDE = 4
+#: So many parts run side by side, on two cores: a third of the time is waiting.
+SIDE_BY_SIDE = 5
+
+#: A part whose tests wait most of the time runs them in so many processes, so that it is not the last that ends.
+PROCESSES = {"kube": 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,10 +66,17 @@ class Part:
     extended: bool = False
 
 
+def _processes(name: str) -> tuple[str, ...]:
+    return ("-n", str(PROCESSES[name]), "--dist", "loadfile") if name in PROCESSES else ()
+
+
 #: Of those that run side by side the longest comes first.
 PARTS = (
+    *(
+        Part(name=f"unit: {name}", group="unit", command=("pytest", "-q", *_processes(name), *folders))
+        for name, folders in UNIT.items()
+    ),
     Part(name="mypy", group="lint", command=("mypy",)),
-    *(Part(name=f"unit: {name}", group="unit", command=("pytest", "-q", *folders)) for name, folders in UNIT.items()),
     Part(
         name="unit: others",
         group="unit",

@@ -83,7 +83,7 @@ async def test_a_node_that_was_lost_is_looked_at_once(place):
 
     async def killed():
         # Again and again: for a moment after exec the kernel shows no environment, and so no mark.
-        await in_thread(proc.send_to_marked, shim.mark, signal.SIGKILL)
+        await in_thread(proc.send_to_marked, shim.mark, signal.SIGKILL, user=os.geteuid())
         return not (await place.backend.observe(stored.record)).present
 
     await eventually_async(killed)

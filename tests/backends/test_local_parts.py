@@ -87,7 +87,7 @@ def test_processes_are_found_by_their_mark_and_nothing_else():
         assert proc.start_ticks(alike[0].pid) is not None
         assert {process.pid for process in alike} <= set(proc.children())
 
-        assert proc.send_to_marked("u/1/0/1", signal.SIGKILL) == 1
+        assert proc.send_to_marked("u/1/0/1", signal.SIGKILL, user=os.geteuid()) == 1
         eventually(lambda: proc.start_ticks(alike[0].pid) is None)
         assert proc.marked("u/1/0/1") == []
         assert proc.marked("u/1/0/10") == [alike[1].pid]

@@ -9,6 +9,9 @@ from rallypoint.wire.env import JOB_MARK
 
 __all__ = ["boot_id", "children", "kill_job", "lives", "marked", "owner", "send_to_marked", "start_ticks"]
 
+#: Key of the flag in a process's auxiliary vector that is 1 for a set-user-ID program (getauxval(3)).
+_AT_SECURE = 23
+
 
 def boot_id() -> str:
     """Return the name of this boot of this machine; process numbers mean nothing beyond it."""
@@ -26,11 +29,18 @@ def start_ticks(pid: int) -> int | None:
 
 
 def owner(pid: int) -> int | None:
-    """Return the user of a live process, None when it has ended."""
-    try:
-        return os.stat(f"/proc/{pid}").st_uid
-    except (FileNotFoundError, ProcessLookupError):
-        return None
+    """Return the user of a live process, None when it has ended, or when its user is not certain.
+
+    The owner of /proc/PID is root for each process that protects its memory, so that is no evidence. A set-user-ID program can
+    run as root with the environment of the user who started it.
+    """
+    ids = next((line.split()[1:] for line in _read(pid, "status").splitlines() if line.startswith(b"Uid:")), [])
+    return int(ids[0]) if len(set(ids)) == 1 and not _is_set_user_id(pid) else None
+
+
+def _is_set_user_id(pid: int) -> bool:
+    words = memoryview(_read(pid, "auxv")).cast("N")
+    return any(key == _AT_SECURE and value for key, value in zip(words[::2], words[1::2], strict=False))
 
 
 def lives(pid: int, ticks: int, boot: str) -> bool:
@@ -50,9 +60,12 @@ def marked(mark: str) -> list[int]:
     return [pid for pid in _pids() if pid != me and _has_mark(pid, mark)]
 
 
-def send_to_marked(mark: str, number: int, *, user: int | None = None) -> int:
-    """Send a signal to every live process with `mark`, of one `user` if given; return how many there were."""
-    found = [pid for pid in marked(mark) if user is None or owner(pid) == user]
+def send_to_marked(mark: str, number: int, *, user: int) -> int:
+    """Send a signal to every live process of `user` with `mark`; return how many there were.
+
+    Other users can read the mark of a job in command lines, and start processes with this mark.
+    """
+    found = [pid for pid in marked(mark) if owner(pid) == user]
     for pid in found:
         try:
             descriptor = os.pidfd_open(pid)

@@ -275,7 +275,7 @@ def _sweep(spec: _Spec) -> None:
         children = proc.children()
         for child in children:
             _kill(child)
-        strangers = proc.send_to_marked(spec.mark, signal.SIGKILL)
+        strangers = proc.send_to_marked(spec.mark, signal.SIGKILL, user=os.geteuid())
         _reap(0)
         if not children and not strangers:
             break

@@ -386,6 +386,22 @@ def test_folders_of_actors_that_are_gone_are_removed(tmp_path: Path) -> None:
     assert (mine.exists(), gone.exists()) == (True, False)
 
 
+@pytest.mark.parametrize(
+    "target", ["x" * 300, "kept", "missing", "rp-a-0-1-1-1-1-evil"], ids=["long", "folder", "nothing", "loop"]
+)
+def test_links_beside_the_folders_of_nodes_fail_no_start(tmp_path: Path, target: str) -> None:
+    """Fails if the removal of old folders follows a link: every user of the machine can create one in the shared folder."""
+    (tmp_path / "kept").mkdir()
+    link = tmp_path / "rp-a-0-1-1-1-1-evil"
+    link.symlink_to(target)
+    spec = NodeSpec(name="digits", uid="0123", attempt=1, node=0, incarnation=1, host="127.0.0.1", machine="m", files={})
+    gone = new_folder(tmp_path, spec, f"{os.getpid()} 1")
+
+    remove_stale(tmp_path)
+
+    assert (link.is_symlink(), (tmp_path / "kept").is_dir(), gone.exists()) == (True, True, False)
+
+
 async def test_lines_of_ranks_that_were_not_requested_are_left_out() -> None:
     """Any program in the cluster can announce a ledger; lines of new ranks would make the cursor grow with each answer."""
     data = [[rank, "out", f"line of {rank}", "1.1.9.0"] for rank in (0, 1, 2, 10**30, -1)] + [["0", "out", "a text", "1.1.9.0"]]

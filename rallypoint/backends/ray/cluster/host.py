@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import os
 import shutil
+import stat
 import tempfile
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -300,10 +301,17 @@ def new_folder(root: Path, spec: NodeSpec, lifeline: str) -> Path:
 
 
 def remove_stale(root: Path) -> None:
-    """Delete folders of nodes on this machine whose actor was killed."""
+    """Delete folders of nodes on this machine whose actor was killed. An entry that another user made never fails a start."""
     for path in root.glob(f"{_PREFIX}*-*-*-*-*-*-*"):
         *_, pid, ticks, _ = path.name.split("-")
         number, started = read_count(pid, PID[1]), read_count(ticks, WHOLE[1])
-        gone = number is not None and started is not None and proc.start_ticks(number) != started
-        if gone and path.is_dir() and path.stat().st_uid == os.geteuid():
+        if number is not None and started is not None and proc.start_ticks(number) != started and _is_own_folder(path):
             shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_own_folder(path: Path) -> bool:
+    try:
+        found = path.lstat()
+    except OSError:  # removed at this moment
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()

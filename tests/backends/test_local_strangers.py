@@ -45,6 +45,7 @@ def stranger(request, tmp_path):
         stderr=subprocess.DEVNULL,
     ) as process:
         if request.param == "hidden":
+            assert process.stdout is not None
             process.stdout.readline()
         # For a moment after exec the kernel shows no environment.
         eventually(lambda: process.pid in proc.marked(MARK))
@@ -70,7 +71,8 @@ def test_a_node_ends_while_a_stranger_has_its_mark(tmp_path, stranger):
     node.start(["true"], record=folder.record, attempt=1, mark=MARK, environment=os.environ)
 
     eventually((node.path / "exit.json").exists, why="the node should end")
-    eventually(lambda: not node.shim().alive())
+    shim = node.shim()
+    eventually(lambda: shim is not None and not shim.alive())
     assert json.loads((node.path / "exit.json").read_text())["exit_code"] == 0
     assert stranger.poll() is None
 

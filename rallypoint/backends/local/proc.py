@@ -39,7 +39,7 @@ def owner(pid: int) -> int | None:
 
 
 def _is_set_user_id(pid: int) -> bool:
-    words = memoryview(_read(pid, "auxv")).cast("N")
+    words = memoryview(_read(pid, "auxv")).cast("L")
     return any(key == _AT_SECURE and value for key, value in zip(words[::2], words[1::2], strict=False))
 
 

@@ -19,9 +19,9 @@ from rallypoint.agent.transport.announced import AGENT_SERVICE, AnnouncedEndpoin
 from rallypoint.agent.transport.choosing import GRPC, HTTP, Exchanges, Servers
 from rallypoint.agent.transport.http_client import speaks_rallypoint
 from rallypoint.agent.transport.http_server import SERVICE_NAME
-from rallypoint.agent.transport.proof import PROOF_HEADER, is_proven, new_nonce, proof_of
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER
+from rallypoint.wire.proof import PROOF_HEADER, is_proven, new_nonce, proof_of
 from rallypoint.wire.roster import AgentAddress, Roster
 from tests.agent.fakes import TOKEN, TWO, MemorySink, new_state, report
 from tests.waiting import eventually_async

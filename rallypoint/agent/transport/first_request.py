@@ -18,7 +18,6 @@ from http import HTTPStatus
 from typing import Any, cast
 
 from rallypoint.agent.tls import Tls, is_of_job
-from rallypoint.agent.transport.proof import NONCE_HEADER, PROOF_HEADER, proof_of
 from rallypoint.agent.transport.request_head import (
     NotHttpError,
     bad_request,
@@ -29,6 +28,7 @@ from rallypoint.agent.transport.request_head import (
 )
 from rallypoint.agent.transport.service import BODY_LIMIT
 from rallypoint.wire.messages import TOKEN_HEADER
+from rallypoint.wire.proof import NONCE_HEADER, PROOF_HEADER, proof_of
 
 __all__ = ["NOT_HTTP", "CertificateRule", "FirstRequests", "Page", "PageNow", "Text"]
 

@@ -11,13 +11,13 @@ import aiohttp
 from rallypoint.agent.errors import ConfigError, UnreachableError
 from rallypoint.agent.tls import Tls, explain
 from rallypoint.agent.transport.http_server import SERVICE_NAME, VERSION_REFUSED
-from rallypoint.agent.transport.proof import NONCE_HEADER, PROOF_HEADER, is_proven, new_nonce
 from rallypoint.agent.transport.service import BODY_LIMIT, KEPT
 from rallypoint.wire import codec
 from rallypoint.wire.bounds import LARGEST
 from rallypoint.wire.endpoint import Endpoint
 from rallypoint.wire.messages import TOKEN_HEADER, AgentReport, Reply, reply_from_json
 from rallypoint.wire.paths import HEALTH_PATH, REPORT_PATH
+from rallypoint.wire.proof import NONCE_HEADER, PROOF_HEADER, is_proven, new_nonce
 from rallypoint.wire.sanitize import parse
 
 __all__ = ["HttpExchange", "grpc_port", "health", "scheme", "secured", "speaks_rallypoint", "trouble"]

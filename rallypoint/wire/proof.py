@@ -35,4 +35,4 @@ def proof_of(secret: str, nonce: bytes, page: bytes) -> str:
 
 def is_proven(secret: str, nonce: str, page: bytes, proof: str) -> bool:
     """Return whether a proof is the one for this nonce and page."""
-    return hmac.compare_digest(proof_of(secret, nonce.encode(), page).encode(), proof.encode())
+    return hmac.compare_digest(proof_of(secret, nonce.encode(), page).encode(), proof.encode(errors="replace"))

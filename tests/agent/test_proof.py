@@ -159,4 +159,5 @@ def test_a_proof_is_one_of_a_nonce_and_a_page() -> None:
     assert not is_proven("secret", nonce, b"another page", proof)
     assert not is_proven("secret", nonce, b"page", "")
     assert not is_proven("secret", nonce, b"page", "\u00e9")
+    assert not is_proven("secret", nonce, b"page", "\udcff")
     assert [proof_of("secret", text, b"page") for text in (b"", b"\xff" * 32, nonce.encode()[:-1], b"A" * 32)] == [""] * 4

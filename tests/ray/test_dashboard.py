@@ -38,8 +38,10 @@ from rallypoint.provider.connections.hook import RallypointHook
 from rallypoint.provider.connections.locating import Located, locate
 from rallypoint.provider.place import Place
 from rallypoint.provider.sensing.watching import JobConditionTrigger
+from rallypoint.wire.paths import HEALTH_PATH
 from tests.live.test_trigger_blocks import LONGEST, Beats, no_collections
-from tests.ray.test_ledger_lines import line
+from tests.ray.proving import prove
+from tests.ray.test_ledger_lines import KEY, line
 from tests.waiting import eventually_async
 
 Serve = Callable[..., Awaitable[str]]
@@ -182,8 +184,8 @@ class Forged:
         if request.path.endswith("/logs"):
             await asyncio.sleep(self.delay)
             return web.json_response(self.logs or {"logs": self.line})
-        if request.path == "/v1/ping":
-            return web.json_response({"value": {}})
+        if request.path == HEALTH_PATH:
+            return prove(request, KEY)
         if request.path == "/v1/changes":
             self.calls.append(time.monotonic())
             return web.json_response({"value": {"seen": len(self.calls) if self.seen is None else self.seen}})

@@ -27,9 +27,11 @@ from rallypoint.provider.trigger import ElasticTrainingTrigger
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire import codec
 from rallypoint.wire.fence import Fence
+from rallypoint.wire.paths import HEALTH_PATH
 from rallypoint.wire.role_plans import role_plans
 from rallypoint.wire.status import JobState, JobStatus
 from tests.provider.triggers import CLAIM
+from tests.ray.proving import prove
 from tests.waiting import eventually_async
 
 KEY = "k" * 43
@@ -64,6 +66,8 @@ class Forged:
 
     async def handle(self, request: web.Request) -> web.StreamResponse:
         path = request.path
+        if path == HEALTH_PATH:
+            return prove(request, KEY)
         if path.startswith("/api/packages/"):
             if request.method == "PUT":
                 self.packages.append(await request.read())

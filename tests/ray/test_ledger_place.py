@@ -7,6 +7,7 @@ import http.server
 import json
 import os
 import signal
+import stat
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,7 +19,9 @@ from rallypoint.backends.ray.access import LEDGER, Access
 from rallypoint.backends.ray.cluster import place
 from rallypoint.backends.ray.cluster.place import Place
 from rallypoint.backends.ray.dashboard import Cluster
+from rallypoint.backends.ray.line import health_page
 from rallypoint.backends.requests import delete, submit_or_adopt
+from rallypoint.wire.proof import NONCE_HEADER, PROOF_HEADER, proof_of
 from tests.ray.sites import RaySite, states
 from tests.waiting import eventually_async
 
@@ -26,33 +29,33 @@ KEY = "k" * 43
 
 
 class Answers:
-    """A ledger that answers `ping` with `content`, and notes the keys that it was sent."""
+    """A ledger that proves `key` with the page of `url`, and notes its requests and the keys that it was sent."""
 
     def __init__(self, url: str) -> None:
-        self.url, self.content, self.keys = url, b"", list[str]()
+        self.url, self.key, self.page = url, KEY, health_page(url)
+        self.requests, self.keys = list[str](), list[str]()
 
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Answers]:
-    """A server at the place that is noted in the folder, with its key beside it."""
+    """A server at the place that is noted in the folder, with its key."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            answers.keys.append(self.headers["Authorization"])
+        def do_GET(self) -> None:
+            answers.requests.append(self.requestline)
+            answers.keys += self.headers.get_all("Authorization", [])
             self.send_response(200)
-            self.send_header("Content-Length", str(len(answers.content)))
+            nonce = self.headers[NONCE_HEADER].encode()
+            self.send_header(PROOF_HEADER, proof_of(answers.key, nonce, answers.page))
+            self.send_header("Content-Length", "0")
             self.end_headers()
-            self.wfile.write(answers.content)
 
         def log_message(self, *_: Any) -> None:
             pass
 
     with http.server.HTTPServer(("127.0.0.1", 0), Handler) as server:
         answers = Answers(f"http://127.0.0.1:{server.server_port}")
-        answers.content = json.dumps({"value": {"home": str(tmp_path), "pid": 1}}).encode()
-        (tmp_path / place.KEY).write_text(KEY)
-        (tmp_path / place.KEY).chmod(0o600)
-        place.note(tmp_path, Place.of(answers.url, "team", "10.0.0.1:6379"))
+        place.note(tmp_path, Place.of(answers.url, KEY, "team", "10.0.0.1:6379"))
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield answers
@@ -61,9 +64,9 @@ def ledger(tmp_path: Path) -> Iterator[Answers]:
 
 
 def test_a_ledger_that_runs_is_found(tmp_path: Path, ledger: Answers) -> None:
-    """With its address and key."""
+    """Fails if its address or key is not returned, or if it gets the key."""
     assert place.find(tmp_path, "team", "10.0.0.1:6379") == {"url": ledger.url, "key": KEY}
-    assert ledger.keys == [f"Bearer {KEY}"]
+    assert (ledger.requests, ledger.keys) == (["GET /healthz HTTP/1.1"], [])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +77,7 @@ def test_a_ledger_that_runs_is_found(tmp_path: Path, ledger: Answers) -> None:
 def test_the_ledger_of_another_cluster_is_not_found(tmp_path: Path, ledger: Answers, namespace: str, cluster: str) -> None:
     """Two clusters of one user may have the same folder, one after the other; the key stays here."""
     assert place.find(tmp_path, namespace, cluster) is None
-    assert ledger.keys == []
+    assert ledger.requests == []
 
 
 @pytest.mark.parametrize(
@@ -110,16 +113,20 @@ def test_the_ledger_of_another_cluster_is_not_found(tmp_path: Path, ledger: Answ
         "list",
     ],
 )
-def test_no_key_is_sent_to_what_a_wrong_file_names(tmp_path: Path, ledger: Answers, change: Callable[[Any], Any]) -> None:
+def test_nothing_is_sent_to_what_a_wrong_file_names(tmp_path: Path, ledger: Answers, change: Callable[[Any], Any]) -> None:
     """A port that a ledger has left may be that of any process."""
     path = tmp_path / "ledger.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
 
     assert place.find(tmp_path, "team", "10.0.0.1:6379") is None
-    assert ledger.keys == []
+    assert ledger.requests == []
 
 
-@pytest.mark.parametrize("name", ["ledger.json", place.KEY])
+def make_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path, 0o600)
+
+
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -127,29 +134,52 @@ def test_no_key_is_sent_to_what_a_wrong_file_names(tmp_path: Path, ledger: Answe
         lambda path: path.write_bytes(b""),
         lambda path: path.chmod(0o644),
         lambda path: (path.rename(path.with_suffix(".other")), path.symlink_to(path.with_suffix(".other"))),
+        lambda path: path.with_suffix(".other").hardlink_to(path),
+        make_pipe,
     ],
-    ids=["missing", "empty", "readable", "link"],
+    ids=["missing", "empty", "readable", "link", "hard link", "pipe"],
 )
-def test_a_file_that_others_can_have_written_is_not_used(
-    tmp_path: Path, ledger: Answers, name: str, spoil: Callable[[Path], Any]
-) -> None:
+def test_a_file_that_others_can_have_written_is_not_used(tmp_path: Path, ledger: Answers, spoil: Callable[[Path], Any]) -> None:
     """The Ray job then asks Ray, as without these files."""
-    spoil(tmp_path / name)
+    spoil(tmp_path / "ledger.json")
 
     assert place.find(tmp_path, "team", "10.0.0.1:6379") is None
-    assert ledger.keys == []
+    assert ledger.requests == []
+
+
+def test_a_program_without_the_key_is_no_ledger(tmp_path: Path, ledger: Answers) -> None:
+    """Fails if a port is that of the ledger without its proof, or with one that a ledger at another address has made."""
+    ledger.key = "another"
+    assert place.find(tmp_path, "team", "10.0.0.1:6379") is None
+
+    ledger.key, ledger.page = KEY, health_page("http://10.0.0.1:41000")
+    assert place.find(tmp_path, "team", "10.0.0.1:6379") is None
+
+    assert (len(ledger.requests), ledger.keys) == (2, [])
 
 
 @pytest.mark.parametrize(
-    "content",
-    [b"", b"[]", b"{", b"[" * 100_000, b"\xff", b'{"value": {"home": "/elsewhere"}}', b'{"error": {}}'],
-    ids=["nothing", "list", "half", "deep", "no text", "other folder", "error"],
+    "plant",
+    [
+        lambda path, known: path.write_bytes(known.read_bytes()),
+        lambda path, known: path.symlink_to(known),
+        lambda path, known: path.hardlink_to(known),
+        lambda path, _: os.mkfifo(path, 0o666),
+    ],
+    ids=["readable", "link", "hard link", "pipe"],
 )
-def test_another_answer_is_that_of_no_ledger(tmp_path: Path, ledger: Answers, content: bytes) -> None:
-    """Such as that of a proxy."""
-    ledger.content = content
+def test_the_key_is_in_a_new_file(tmp_path: Path, plant: Callable[[Path, Path], Any]) -> None:
+    """Fails if the key is written into a file that another user has put into an open folder."""
+    home, known = tmp_path / "ledger", tmp_path / "known"
+    home.mkdir()
+    known.write_text("{}")
+    plant(home / "ledger.json", known)
 
-    assert place.find(tmp_path, "team", "10.0.0.1:6379") is None
+    place.note(home, Place.of("http://127.0.0.1:1", KEY, "team", "10.0.0.1:6379"))
+
+    found = (home / "ledger.json").lstat()
+    assert (stat.S_IMODE(found.st_mode), stat.S_ISREG(found.st_mode), found.st_nlink) == (0o600, True, 1)
+    assert (known.read_text(), [path.name for path in home.iterdir()]) == ("{}", ["ledger.json"])
 
 
 @pytest.mark.extended

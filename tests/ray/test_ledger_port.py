@@ -8,13 +8,12 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from aiohttp import web
 
-from rallypoint.backends.ray.line import PATH
+from rallypoint.backends.ray.ledger_client import LedgerClient, LedgerLostError
 
 pytest.importorskip("ray")
 
@@ -37,18 +36,20 @@ async def test_a_request_of_any_form_has_an_answer_without_a_traceback(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, given: bytes, body: bytes, status: bytes
 ) -> None:
     """Each one wrote a traceback into the log of the ledger, also without the key."""
+    from rallypoint.backends.ray.cluster.jobs import ClusterJobs
     from rallypoint.backends.ray.cluster.ledger import Ledger
+    from rallypoint.backends.ray.cluster.nodes import Nodes
 
     ledger = Ledger(str(tmp_path), "team", "127.0.0.1")
-    ledger._key = KEY.decode()
+    ledger._key, ledger._jobs = KEY.decode(), ClusterJobs(tmp_path, host="127.0.0.1", nodes=Nodes(lambda _: None))
     application = web.Application(client_max_size=1 << 20)
-    application.router.add_post(PATH + "{method}", ledger._answer)
+    ledger._add_routes(application.router)
     runner = web.AppRunner(application, access_log=None)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", runner.addresses[0][1])
-        head = b"POST /v1/ping HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n" % len(body)
+        head = b"POST /v1/names HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %d\r\n" % len(body)
         writer.write(head + b"Authorization: Bearer " + given + b"\r\n\r\n" + body)
         answer = await reader.read()
         writer.close()
@@ -75,66 +76,28 @@ def test_only_output_of_the_node_is_copied(name: str, *, copied: bool) -> None:
     assert is_output(name) is copied
 
 
-def prepared(home: Path) -> str:
-    """Return the key with which a ledger in an open folder answers."""
+async def test_each_ledger_proves_a_key_of_its_own(tmp_path: Path) -> None:
+    """Fails if a key is that of an earlier ledger, which another program may know, or if the proof is that of another key."""
     from rallypoint.backends.ray.cluster.ledger import Ledger
 
-    ledger = Ledger(str(home), "team", "127.0.0.1")
-    ledger._prepare()
-    return ledger._key
+    ledgers = [Ledger(str(tmp_path), "team", "127.0.0.1") for _ in range(2)]
+    application = web.Application()
+    ledgers[1]._add_routes(application.router)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    ledgers[1]._url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    clients = [LedgerClient(ledgers[1]._url, ledger._key) for ledger in ledgers]
+    try:
+        with pytest.raises(LedgerLostError, match="has not proven that it has the key of the ledger"):
+            await clients[0].prove()
+        await clients[1].prove()
+    finally:
+        for client in clients:
+            await client.close()
+        await runner.cleanup()
 
-
-def link(key: Path, known: Path) -> None:
-    key.symlink_to(known)
-
-
-def hard_link(key: Path, known: Path) -> None:
-    key.hardlink_to(known)
-
-
-def written(mode: int) -> Callable[[Path, Path], None]:
-    def plant(key: Path, known: Path) -> None:
-        key.write_text(known.read_text())
-        key.chmod(mode)
-
-    return plant
-
-
-@pytest.mark.parametrize(
-    ("plant", "told"),
-    [
-        (written(0o666), "has mode 0666"),
-        (written(0o644), "has mode 0644"),
-        (written(0o640), "has mode 0640"),
-        (link, "is a symbolic link"),
-        (hard_link, "is no regular file with one name"),
-        (lambda key, _: os.mkfifo(key, 0o600), "is no regular file"),
-        (lambda key, _: key.mkdir(0o700), "is no regular file"),
-    ],
-    ids=["writable", "readable", "for a group", "link", "hard link", "pipe", "folder"],
-)
-def test_a_ledger_uses_no_key_that_others_know(tmp_path: Path, plant: Callable[[Path, Path], None], told: str) -> None:
-    """Who knows the key runs programs on the cluster: another user linked it to a file of which all know the content."""
-    home, known = tmp_path / "ledger", tmp_path / "HEAD"
-    home.mkdir()
-    home.chmod(0o777)
-    known.write_text("b3eff555b3eff555b3eff555b3eff555b3eff555\n")
-    known.chmod(0o600)
-    plant(home / "ledger.key", known)
-
-    with pytest.raises(PermissionError, match=f"the key file of the ledger {told}"):
-        prepared(home)
-
-
-def test_a_ledger_keeps_its_key_in_an_open_folder(tmp_path: Path) -> None:
-    """Mounted volumes often are open."""
-    tmp_path.chmod(0o777)
-
-    first = prepared(tmp_path)
-
-    assert prepared(tmp_path) == first
-    assert len(first) >= 32
-    assert (tmp_path / "ledger.key").stat().st_mode & 0o777 == 0o600
+    assert [len(ledger._key) >= 32 for ledger in ledgers] == [True, True]
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")

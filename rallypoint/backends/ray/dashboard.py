@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import ipaddress
 import json
 import logging
@@ -19,9 +18,19 @@ import aiohttp
 from rallypoint.backends.contract import BackendError
 from rallypoint.backends.ray import calls
 from rallypoint.backends.ray.access import LEDGER, Access, read_runtime_env, tls_context
-from rallypoint.backends.ray.line import LINE, PATH
+from rallypoint.backends.ray.ledger_client import (
+    BROKEN,
+    CONNECT,
+    LARGEST_ANSWER,
+    LedgerClient,
+    LedgerLostError,
+    new_session,
+    read_answer,
+    words,
+)
+from rallypoint.backends.ray.line import LINE
 from rallypoint.backends.ray.working_dir import local_folder, package
-from rallypoint.kube.http import LimitError, read_body, refuse_compressed
+from rallypoint.kube.http import LimitError
 from rallypoint.wire import sanitize
 from rallypoint.wire.bounds import has_more_values
 from rallypoint.wire.python import run_module
@@ -30,8 +39,8 @@ __all__ = ["Cluster", "NoLedgerError"]
 
 log = logging.getLogger(__name__)
 
-#: Seconds for one request, and to open a connection.
-_TIMEOUT, _CONNECT = 30.0, 10.0
+#: Seconds for one request, and connections to the dashboard.
+_TIMEOUT, _CONNECTIONS = 30.0, 64
 
 #: Seconds that a bootstrap job may take, and between two looks at it.
 _BOOTSTRAP, _LOOK = 120.0, 0.2
@@ -51,8 +60,8 @@ _LATEST = 3
 #: The last start time in milliseconds since the epoch: that of the year 2286.
 _LAST = 10**13
 
-#: Bytes and JSON values of an answer of dashboard or ledger: any program on the cluster can make it as large as it likes.
-_LARGEST_ANSWER, _VALUES = 32 << 20, 1 << 20
+#: JSON values of an answer of dashboard or ledger: any program on the cluster can make it as large as it likes.
+_VALUES = 1 << 20
 
 #: Characters of the longest line that announces a ledger, and of the end of a text that an error shows a line of.
 _LONGEST_LINE, _END = 4096, 1 << 16
@@ -63,12 +72,6 @@ _REST, _LONGEST_REST = 10.0, 60.0
 
 #: Ids of Ray jobs and keys of ledgers that are used in requests.
 _SUBMISSION, _KEY = re.compile(r"[A-Za-z0-9_.-]{1,200}", re.ASCII), re.compile(r"[A-Za-z0-9_-]{16,200}", re.ASCII)
-
-_BROKEN = (aiohttp.ClientError, asyncio.TimeoutError, OSError)
-
-
-class LedgerLostError(BackendError):
-    """The ledger does not answer at its last address."""
 
 
 class NoLedgerError(BackendError):
@@ -84,27 +87,23 @@ class Cluster:
         self._found = False
         self._tls = tls_context(access) if access.url.startswith("https") else None
         self._session: aiohttp.ClientSession | None = None
-        self._ledger: tuple[str, str] | None = None
+        self._ledger: LedgerClient | None = None
         self._finding = asyncio.Lock()
         self._failure: tuple[type[BackendError], str] = (BackendError, "")
         self._rest_until = 0.0
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT),
-                connector=aiohttp.TCPConnector(limit=64),
-                # A few kilobytes of a compressed answer are gigabytes of text.
-                auto_decompress=False,
-                headers={"Accept-Encoding": "identity"},
-            )
+            self._session = new_session(connections=_CONNECTIONS)
         return self._session
 
     async def close(self) -> None:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
-        self._session = None
+        if self._ledger is not None:
+            await self._ledger.close()
+        self._session = self._ledger = None
 
     # --- the Jobs API -----------------------------------------------------------------------------------------------------
 
@@ -141,11 +140,11 @@ class Cluster:
                 json=body,
                 data=data,
                 headers=headers,
-                timeout=aiohttp.ClientTimeout(total=_TIMEOUT, sock_connect=_CONNECT),
+                timeout=aiohttp.ClientTimeout(total=_TIMEOUT, sock_connect=CONNECT),
                 allow_redirects=False,
                 **({} if self._tls is None else {"ssl": self._tls}),
             ) as answer:
-                content = await read_answer(answer, _LARGEST_ANSWER)
+                content = await read_answer(answer, LARGEST_ANSWER)
                 if answer.status == 404 and missing is not None:
                     return missing
                 if answer.status != 200:
@@ -155,8 +154,8 @@ class Cluster:
                 return content.decode(errors="replace")
         except LimitError as error:
             raise BackendError(f"{method} {where}: {error}") from error
-        except _BROKEN as error:
-            raise BackendError(f"cannot reach the Ray dashboard at {self.access.url}: {_words(error)}") from error
+        except BROKEN as error:
+            raise BackendError(f"cannot reach the Ray dashboard at {self.access.url}: {words(error)}") from error
         except ValueError as error:
             raise BackendError(
                 f"{method} {where}: the response is not JSON; check that the address is that of a Ray dashboard"
@@ -213,41 +212,31 @@ class Cluster:
 
         With `reading`, raises `NoLedgerError` instead of starting a ledger in a namespace without a submission.
         """
-        known = self._ledger or await self._find("", reading=reading)
+        known = self._ledger or await self._find(None, reading=reading)
         try:
             return await self._call(known, method, job, timeout, given)
         except LedgerLostError:
-            known = await self._find(known[0])
+            known = await self._find(known)
         return await self._call(known, method, job, timeout, given)
 
-    async def _call(self, ledger: tuple[str, str], method: str, job: str, timeout: float, given: Mapping[str, Any]) -> Any:
-        url, key = ledger
+    async def _call(self, ledger: LedgerClient, method: str, job: str, timeout: float, given: Mapping[str, Any]) -> Any:
         # In a thread: a record of megabytes takes long, and other tasks share the event loop.
-        body = await asyncio.to_thread(json.dumps, given)
+        body = await asyncio.to_thread(lambda: json.dumps(given).encode())
+        content = await ledger.post(method, body, timeout=timeout)
         try:
-            async with self._opened().post(
-                f"{url}{PATH}{method}",
-                data=body,
-                headers={"Authorization": f"Bearer {key}", "Content-Type": "application/json"},
-                timeout=aiohttp.ClientTimeout(total=timeout, sock_connect=_CONNECT),
-                allow_redirects=False,
-            ) as answer:
-                content = await read_answer(answer, _LARGEST_ANSWER)
-                if answer.status == 401:
-                    raise LedgerLostError(f"the process at the ledger's address is not the ledger: {url}")
             found = await asyncio.to_thread(parse_answer, content)
-        except (*_BROKEN, LimitError, ValueError) as error:
-            raise LedgerLostError(f"cannot reach the ledger at {url}: {_words(error)}") from error
+        except (LimitError, ValueError) as error:
+            raise LedgerLostError(f"cannot reach the ledger at {ledger.url}: {words(error)}") from error
         if not isinstance(found, dict):
-            raise LedgerLostError(f"the process at the ledger's address is not the ledger: {url}")
+            raise LedgerLostError(f"the process at the ledger's address is not the ledger: {ledger.url}")
         if "error" in found:
             raise calls.error_from(found["error"], name=job)
         return found.get("value")
 
-    async def _find(self, lost: str, *, job: str = "", reading: bool = False) -> tuple[str, str]:
-        """Return the address and the key of the ledger; `lost` is an address at which it does not answer."""
+    async def _find(self, lost: LedgerClient | None, *, job: str = "", reading: bool = False) -> LedgerClient:
+        """Return the ledger; `lost` is one that does not answer."""
         async with self._finding:
-            if self._ledger is not None and self._ledger[0] != lost:
+            if self._ledger is not None and self._ledger is not lost:
                 return self._ledger
             loop = asyncio.get_running_loop()
             begun = loop.time()
@@ -263,17 +252,20 @@ class Cluster:
                     self._rest_until = loop.time() + min(_REST * (loop.time() - begun), _LONGEST_REST)
                 raise
 
-    async def _search(self, job: str, *, reading: bool) -> tuple[str, str]:
-        self._ledger = None
+    async def _search(self, job: str, *, reading: bool) -> LedgerClient:
+        if self._ledger is not None:
+            lost, self._ledger = self._ledger, None
+            await lost.close()
         own = await self._latest()
         for submission in own:
-            found = await self._line(submission)
-            if found is not None and await self._answers(found):
+            place = await self._line(submission)
+            found = None if place is None else await _proven(LedgerClient(*place))
+            if found is not None:
                 self._ledger, self._found = found, True
                 return found
         if reading and not own and not self._found and not await self._lives():
             raise NoLedgerError(f"no job was submitted to namespace {self.access.namespace!r} of the Ray cluster")
-        self._ledger = await self.bootstrap(job or f"rallypoint-ledger-{secrets.token_hex(4)}")
+        self._ledger = LedgerClient(*await self.bootstrap(job or f"rallypoint-ledger-{secrets.token_hex(4)}"))
         self._found = True
         return self._ledger
 
@@ -281,7 +273,7 @@ class Cluster:
         """Submit the Ray job of a submission, and wait for it unless the ledger is known."""
         await self.submit(uid)
         if self._ledger is None:
-            await self._find("", job=uid)
+            await self._find(None, job=uid)
 
     async def _latest(self) -> list[str]:
         """Return the ids of the last Ray jobs that found or created a ledger; another program can submit one that says so."""
@@ -297,12 +289,6 @@ class Cluster:
         except (KeyError, TypeError):
             return False
         return (self.access.namespace, "ALIVE") in actors
-
-    async def _answers(self, ledger: tuple[str, str]) -> bool:
-        with contextlib.suppress(BackendError):
-            await self._call(ledger, "ping", "", _CONNECT, {})
-            return True
-        return False
 
     async def _line(self, submission: str) -> tuple[str, str] | None:
         """Return the address and the key in the log of a Ray job, None where it has none that may be used."""
@@ -339,10 +325,14 @@ class Cluster:
         return found
 
 
-async def read_answer(answer: aiohttp.ClientResponse, limit: int) -> bytes:
-    """Return the body of an answer; raises `LimitError` where it is longer than `limit` bytes, or compressed."""
-    refuse_compressed(answer)
-    return await read_body(answer, limit)
+async def _proven(ledger: LedgerClient) -> LedgerClient | None:
+    """Return a ledger that has proven that it has its key, None for another program and where none answers."""
+    try:
+        await ledger.prove()
+    except LedgerLostError:
+        await ledger.close()
+        return None
+    return ledger
 
 
 def parse_answer(content: bytes) -> Any:
@@ -424,7 +414,3 @@ def _refusal(status: int, text: str) -> str:
         return f"the Ray dashboard refuses the token (HTTP {status}); set the token of the cluster"
     last = next((line for line in reversed(text.splitlines()) if any(map(str.isalnum, line))), "")
     return f"HTTP {status}: {last.strip()[:500]}"
-
-
-def _words(error: Exception) -> str:
-    return str(error) or type(error).__name__

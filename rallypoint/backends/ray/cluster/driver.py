@@ -57,7 +57,7 @@ class _Inside(Cluster):
 
     async def find(self, uid: str) -> None:
         del uid  # it needs no Ray job of its own
-        await self._find("")
+        await self._find(None)
 
     async def bootstrap(self, submission: str) -> tuple[str, str]:
         del submission

@@ -23,7 +23,6 @@ from aiohttp import web
 
 from rallypoint.backends.certificates import EVERY
 from rallypoint.backends.contract import BackendError, Blueprint, JobNotFoundError, Stored
-from rallypoint.backends.local import durable
 from rallypoint.backends.local.certificates import renew
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.local.logs import LogReader, UnitLogReader
@@ -36,15 +35,17 @@ from rallypoint.backends.ray.cluster.jobs import NO_STAMP, ClusterJobs, Stamp, s
 from rallypoint.backends.ray.cluster.mirror import Mirror, is_url
 from rallypoint.backends.ray.cluster.nodes import Nodes
 from rallypoint.backends.ray.cluster.units import ClusterUnits
-from rallypoint.backends.ray.line import PATH
+from rallypoint.backends.ray.line import PATH, health_page
 from rallypoint.backends.ray.placement import FILE
 from rallypoint.backends.uninterrupted import in_thread
 from rallypoint.supervision.actions import Purge
 from rallypoint.supervision.record import Holder, JobRecord
 from rallypoint.supervision.role_records import UnitKey
 from rallypoint.wire import codec
+from rallypoint.wire.paths import HEALTH_PATH
 from rallypoint.wire.plan import Plan
 from rallypoint.wire.private import private_folder
+from rallypoint.wire.proof import NONCE_HEADER, PROOF_HEADER, proof_of
 from rallypoint.wire.role_plans import role_plan
 
 __all__ = ["Ledger"]
@@ -73,7 +74,7 @@ class Ledger:
         self._mirror = Mirror(home) if is_url(home) else None
         self.home = place.home_of(home, namespace)
         self._address, self._namespace, self._cluster = address, namespace, cluster
-        self._url = self._key = ""
+        self._url, self._key = "", secrets.token_urlsafe(32)
         self._changes: dict[str, int] = {}
         self._waiting: dict[str, set[asyncio.Event]] = {}
         self._starting = asyncio.Lock()
@@ -86,7 +87,7 @@ class Ledger:
         return {"url": self._url, "key": self._key}
 
     async def _open(self) -> None:
-        await in_thread(self._prepare)
+        await in_thread(private_folder, self.home)
         self._nodes = Nodes(lambda folder: self._changed(self._key_of(folder)))
         self._directories = Directories(self._address)
         self._units: dict[str, ClusterUnits] = {}
@@ -96,7 +97,7 @@ class Ledger:
         if self._mirror is not None:
             await in_thread(self._mirror.open, self._store)
         application = web.Application(client_max_size=_LARGEST)
-        application.router.add_post(PATH + "{method}", self._answer)
+        self._add_routes(application.router)
         runner = web.AppRunner(application, access_log=None)
         await runner.setup()
         site = web.TCPSite(runner, self._address, 0)
@@ -107,7 +108,7 @@ class Ledger:
         await self._open_directories()
         self._url = f"http://{host}:{port}"
         if self._cluster:
-            await in_thread(place.note, self.home, place.Place.of(self._url, self._namespace, self._cluster))
+            await in_thread(place.note, self.home, place.Place.of(self._url, self._key, self._namespace, self._cluster))
         self._tasks = [asyncio.create_task(self._watch()), asyncio.create_task(self._renew_certificates())]
 
     async def _open_directories(self) -> None:
@@ -129,13 +130,6 @@ class Ledger:
         if not self._store.job(within).record.exists():
             raise JobNotFoundError(f"job {within!r} not found")
         return self._jobs.children(within)
-
-    def _prepare(self) -> None:
-        private_folder(self.home)
-        path = self.home / place.KEY
-        if not place.read_private(path):
-            durable.write_text(str(path), secrets.token_urlsafe(32))
-        self._key = place.read_private(path)
 
     # --- changes ----------------------------------------------------------------------------------------------------------
 
@@ -207,6 +201,18 @@ class Ledger:
 
     # --- calls ------------------------------------------------------------------------------------------------------------
 
+    def _add_routes(self, router: web.UrlDispatcher) -> None:
+        router.add_get(HEALTH_PATH, self._health)
+        router.add_post(PATH + "{method}", self._answer)
+
+    async def _health(self, request: web.Request) -> web.Response:
+        """Return the health page, with the proof that this ledger has its key; the client sends the key only then."""
+        page = health_page(self._url)
+        nonce = request.headers.get(NONCE_HEADER, "").encode(errors="replace")
+        return web.Response(
+            body=page, content_type="application/json", headers={PROOF_HEADER: proof_of(self._key, nonce, page)}
+        )
+
     async def _answer(self, request: web.Request) -> web.Response:
         given = request.headers.get("Authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(errors="replace"), self._key.encode()):
@@ -230,9 +236,6 @@ class Ledger:
             log.exception("call %s failed", request.match_info["method"])
             return web.json_response({"error": {"kind": "BackendError", "text": f"ledger: {error}"}}, status=500)
         return web.json_response({"value": value})
-
-    async def _do_ping(self, _: dict[str, Any]) -> Any:
-        return {"home": str(self.home), "pid": os.getpid()}
 
     async def _do_load(self, given: dict[str, Any]) -> Any:
         stored = await self._at(given).load(given["name"])

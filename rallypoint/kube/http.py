@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,8 +17,10 @@ __all__ = [
     "SERVICE_ACCOUNT",
     "LimitError",
     "Refusal",
+    "first_bytes",
     "invalid_part",
     "json_object",
+    "read_beginning",
     "read_body",
     "read_refusal",
     "refuse_compressed",
@@ -81,12 +83,27 @@ def refuse_compressed(response: Response) -> None:
 
 async def read_body(response: Response, limit: int) -> bytes:
     """Return the body of a response; raises `LimitError` if it has more than `limit` bytes."""
+    content = await read_beginning(response, limit + 1)
+    if len(content) > limit:
+        raise LimitError(f"the HTTP response has more than {limit} bytes")
+    return content
+
+
+async def read_beginning(response: Response, limit: int) -> bytes:
+    """Return at most the first `limit` bytes of the body of a response."""
     content = bytearray()
-    async for block in parts(response.content.iter_any()):
+    async for block in parts(first_bytes(response.content.iter_any(), limit)):
         content += block
-        if len(content) > limit:
-            raise LimitError(f"the HTTP response has more than {limit} bytes")
     return bytes(content)
+
+
+async def first_bytes(blocks: AsyncIterable[bytes], limit: int) -> AsyncIterator[bytes]:
+    """Yield a stream up to `limit` bytes, and read no further."""
+    async for block in blocks:
+        yield block[:limit]
+        limit -= len(block)
+        if limit <= 0:
+            return
 
 
 def read_refusal(body: bytes) -> Refusal:

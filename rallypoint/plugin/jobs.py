@@ -24,7 +24,7 @@ from rallypoint.wire.errors import RallypointError
 from rallypoint.wire.masked import mask_of_plan
 
 if TYPE_CHECKING:
-    from rallypoint.backends.contract import Backend, LogLine, Stored
+    from rallypoint.backends.contract import Backend, LogLine, Stored, Tail
     from rallypoint.supervision.record import JobRecord
     from rallypoint.wire.plan import Plan
     from rallypoint.wire.status import JobStatus
@@ -46,6 +46,9 @@ PATIENCE = 10.0
 
 #: Limits of cached jobs and open backends, because tasks choose their names.
 MOST_JOBS, MOST_BACKENDS = 256, 16
+
+#: Requests that read log lines of one connection at a time: each may need 64 MiB of memory.
+_TAILS = 4
 
 #: Characters of each line of a log; longer ones are cut before they are masked, which takes time.
 _WIDTH = 2000
@@ -91,6 +94,7 @@ class Looker:
         self._errors: dict[tuple[Place, str], tuple[float, str]] = {}
         self._opening = asyncio.Lock()
         self._looking: dict[tuple[Place, str], asyncio.Lock] = {}
+        self._tails: dict[str, asyncio.Semaphore] = {}
         self._pages: dict[tuple[Place, str, frozenset[tuple[str, int]]], tuple[_Seen, asyncio.Future[Page]]] = {}
 
     async def look(self, task: TaskSeen) -> Page:
@@ -139,12 +143,16 @@ class Looker:
         if seen is None or seen.stored is None:
             return ()
         backend = await self._backend(place)
-        found = await asyncio.wait_for(tail_of(backend, seen.stored, role, lines=lines, rank=rank), self._patience)
+        found = await asyncio.wait_for(self._read_tail(place, backend, seen.stored, role, lines, rank), self._patience)
         # Meanwhile the job may have started again, with another secret.
         seen = await self._own(place, task)
         if seen is None or seen.stored is None:
             return ()
         return await asyncio.to_thread(_masked, found.lines, seen.stored.plan)
+
+    async def _read_tail(self, place: Place, backend: Backend, stored: Stored, role: str, lines: int, rank: int) -> Tail:
+        async with self._tails.setdefault(place.conn_id, asyncio.Semaphore(_TAILS)):
+            return await tail_of(backend, stored, role, lines=lines, rank=rank)
 
     async def _own(self, place: Place, task: TaskSeen) -> _Seen | None:
         """Return the state of a task's job; None if it does not exist or belongs to another task.

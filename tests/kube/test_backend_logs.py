@@ -134,6 +134,22 @@ def test_forged_lines_of_ranks_that_the_job_does_not_have_are_ignored():
     assert [line.rank for line in map(listener.hear, lines) if line is not None] == [0, 1]
 
 
+@pytest.mark.parametrize(
+    "at",
+    [
+        pytest.param("", id="none"),
+        pytest.param("2026-01-02T03:04:05.1ZZ", id="more than one"),
+        pytest.param("9" * 50_000, id="a long one"),
+    ],
+)
+def test_a_line_without_a_time_is_ignored(at):
+    """Fails if a server can put a long text into the cursor that a triggerer stores, or a cursor that nobody can read."""
+    line = f"{at} {front(1, 0, 'out')}x\n"
+
+    assert Listener(1).hear(line) is None
+    assert Listener(1, alone=0).hear(line) is None
+
+
 class _Pod:
     """A cluster with one pod, whose log is `text`."""
 
@@ -227,9 +243,9 @@ async def test_a_followed_log_is_parsed_in_a_thread():
     assert (lines, len(heard)) == (["long", "short"], 1)
 
 
-@pytest.mark.parametrize("cut", [cut_blocks, lambda chunks: whole_lines(chunks, "/x")], ids=["a log", "a watch"])
-async def test_a_long_line_in_small_chunks_takes_linear_time(cut):
-    """A server may send a few bytes at a time; copying the line for each of them took minutes."""
+@pytest.mark.parametrize("watched", [False, True], ids=["a log", "a watch"])
+async def test_a_long_line_in_small_chunks_takes_linear_time(watched):
+    """Fails if the line is copied for each few bytes that a server sends at a time: that took minutes."""
 
     async def chunks():
         for _ in range(1 << 17):
@@ -237,9 +253,10 @@ async def test_a_long_line_in_small_chunks_takes_linear_time(cut):
         yield b"\nnext\n"
 
     began = time.process_time()
-    found = b"".join([block async for block in cut(chunks())])
+    found = b"".join([block async for block in (whole_lines(chunks(), "/x") if watched else cut_blocks(chunks()))])
 
-    assert found == b"1234567" * (1 << 17) + b"\nnext\n"
+    line = b"1234567" * (1 << 17)
+    assert found == (line if watched else line[: 64 << 10]) + b"\nnext\n"
     assert time.process_time() - began < 0.5 * PATIENCE
 
 
@@ -256,5 +273,5 @@ async def test_of_a_line_of_megabytes_only_the_beginning_is_read():
     found = [line async for block in cut_blocks(chunks()) for line in lines_of(block)]
 
     assert found[:2] == [b"one\n", b"two\n"]
-    assert found[2] == b"x" * (1 << 20) + b"\n"
+    assert found[2] == b"x" * (64 << 10) + b"\n"
     assert found[3:] == [b"three\n", b"last"]

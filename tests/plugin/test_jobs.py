@@ -366,6 +366,28 @@ async def test_the_secrets_of_a_role_are_masked_and_looked_for_in_a_thread():
     assert threading.main_thread() not in threads
 
 
+async def test_few_requests_read_log_lines_at_a_time():
+    """Fails if many browsers fill the memory of Airflow's API server, each with the log of a job."""
+    running, most, go_on = 0, 0, asyncio.Event()
+
+    class Counted(Shelf):
+        async def tail(self, name, *, lines, rank=None):
+            nonlocal running, most
+            running += 1
+            most = max(most, running)
+            await go_on.wait()
+            running -= 1
+            return Tail(lines=(), cursor="")
+
+    looker = Looker(lambda place: Counted(scenes.running()), access=HERE, patience=60.0)
+    requests = asyncio.gather(*(looker.tail(task(), 0, lines=9) for _ in range(20)))
+    await eventually_async(lambda: running == 4, why="four requests read lines, and the others wait")
+    go_on.set()
+    await requests
+
+    assert (running, most) == (0, 4)
+
+
 async def test_a_secret_of_an_attempt_that_starts_while_its_log_is_read_is_masked():
     """The plan of the new attempt knows it."""
     now = [0.0]

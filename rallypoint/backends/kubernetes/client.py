@@ -22,7 +22,15 @@ import aiohttp
 
 from rallypoint.backends.kubernetes.access import Access, load_configuration
 from rallypoint.backends.kubernetes.errors import ApiError, TooLargeError, UnreachableError, refusal
-from rallypoint.kube.http import LimitError, invalid_part, json_object, read_body, refuse_compressed
+from rallypoint.kube.http import (
+    LimitError,
+    first_bytes,
+    invalid_part,
+    json_object,
+    read_beginning,
+    read_body,
+    refuse_compressed,
+)
 from rallypoint.kube.time_slices import parts
 from rallypoint.wire.bounds import LARGEST, VALUES, has_more_values
 from rallypoint.wire.sanitize import LONG
@@ -48,8 +56,11 @@ _AT_A_TIME = 64
 #: Part of the paths where a pod answers.
 _PROXY = "/proxy/"
 
-#: Bytes of the largest answer of the API server that is read, and of the log of a pod.
-_LARGEST_ANSWER, _LARGEST_LOG, _LONGEST_LINE = 64 << 20, 256 << 20, 1 << 20
+#: Bytes of the largest answer of the API server that is read, and of an error, which is parsed on the event loop.
+_LARGEST_ANSWER, _LARGEST_ERROR = 64 << 20, 1 << 20
+
+#: Bytes of the longest line of a pod's log: readers keep many lines.
+_LONGEST_LINE = 64 << 10
 
 #: Bytes of the longest event of a watch. An object has up to 1.5 MiB, and JSON may need six bytes for one character.
 _LONGEST_EVENT = 16 << 20
@@ -78,13 +89,13 @@ class Api(Protocol):
         headers: Mapping[str, str] | None = None,
         timeout: float = _TIMEOUT,
     ) -> bytes:
-        """Return the body of the answer. Raises `ApiError` and `UnreachableError`."""
+        """Return the body of the answer, or its first `limitBytes` bytes. Raises `ApiError` and `UnreachableError`."""
         ...
 
     def stream(
         self, path: str, *, query: Mapping[str, str] | None = None, silence: float = _TIMEOUT
     ) -> contextlib.AbstractAsyncContextManager[AsyncIterator[bytes]]:
-        """Yield the lines of an answer as they come, with their ends; ends with the server's last byte.
+        """Yield the lines of an answer as they come, with their ends; ends with the server's last byte, or after `limitBytes`.
 
         Raises `ApiError` and `UnreachableError`, the latter also after `silence` seconds without a byte.
         """
@@ -150,7 +161,7 @@ class KubeApi:
         for attempt in itertools.count():
             try:
                 async with self._turns, await self._send(method, path, query, body, headers, limit) as answer:
-                    data = await _content(answer, path)
+                    data = await _content(answer, path, _limit_bytes(query))
             except _BROKEN as error:
                 raise self._unreachable(method, path, error) from None
             if 200 <= answer.status < 300:
@@ -173,17 +184,18 @@ class KubeApi:
             if answer.status == 401:
                 await self._log_in_again()
             if answer.status != 200:
-                raise refusal(f"GET {path}", answer.status, await _content(answer, path))
+                raise refusal(f"GET {path}", answer.status, await read_beginning(answer, _LARGEST_ERROR))
             if self.access.credentials.tcp_keepalive:
                 _probe_when_idle(answer)
             try:
                 refuse_compressed(answer)
             except LimitError as error:
                 raise ApiError(f"GET {path}", status=502, said=str(error)) from None
-            yield self._lines(answer, path)
+            yield self._lines(answer, path, _limit_bytes(query))
 
-    async def _lines(self, answer: aiohttp.ClientResponse, path: str) -> AsyncIterator[bytes]:
-        chunks = answer.content.iter_any()
+    async def _lines(self, answer: aiohttp.ClientResponse, path: str, limit: int | None) -> AsyncIterator[bytes]:
+        every = answer.content.iter_any()
+        chunks = every if limit is None else first_bytes(every, limit)
         try:
             async for line in cut_blocks(chunks) if path.endswith("/log") else whole_lines(chunks, path):
                 yield line
@@ -282,7 +294,7 @@ async def cut_blocks(chunks: AsyncIterable[bytes]) -> AsyncIterator[bytes]:
     async for part in parts(chunks):
         whole, end, last = part.rpartition(b"\n")
         if end:
-            # A part is shorter than the longest line, so only the first line can be too long.
+            # A part is no longer than the longest line, so only the first line can be too long.
             first, more, others = whole.partition(b"\n")
             block = others + more if cut else (rest + first)[:_LONGEST_LINE] + end + others + more
             rest, cut = bytearray(), False
@@ -341,11 +353,24 @@ class _Session:
         return getattr(self._session, name)
 
 
-async def _content(answer: aiohttp.ClientResponse, path: str) -> bytes:
-    """Return the body of an answer; raises `ApiError` where a pod or a server sends more than a job can need."""
-    limit = LARGEST if _PROXY in path else _LARGEST_LOG if path.endswith("/log") else _LARGEST_ANSWER
+def _limit_bytes(query: Mapping[str, str] | None) -> int | None:
+    """Return after how many bytes a log is requested to end, which a server may ignore."""
+    limit = (query or {}).get("limitBytes")
+    return None if limit is None else int(limit)
+
+
+async def _content(answer: aiohttp.ClientResponse, path: str, limit: int | None) -> bytes:
+    """Return the body of an answer; raises `ApiError` where a pod or a server sends more than a job can need.
+
+    Args:
+        limit: bytes after which the body ends; of an error, only the beginning is read, too.
+    """
+    if not 200 <= answer.status < 300:
+        return await read_beginning(answer, _LARGEST_ERROR)
+    if limit is not None:
+        return await read_beginning(answer, limit)
     try:
-        return await read_body(answer, limit)
+        return await read_body(answer, LARGEST if _PROXY in path else _LARGEST_ANSWER)
     except LimitError as error:
         raise TooLargeError(path, status=502, said=str(error)) from None
 

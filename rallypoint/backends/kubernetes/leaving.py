@@ -25,8 +25,8 @@ _GONE, _LOOK = 90.0, 0.5
 #: Seconds between two looks at a supervisor that goes on.
 _AGAIN = 2.0
 
-#: Lines of a supervisor's last words.
-_LINES = 5
+#: Lines and bytes of a supervisor's last words.
+_LINES, _BYTES = 5, 16 << 10
 
 #: A container that waits for such a reason does not start by itself.
 _STUCK = frozenset(
@@ -157,7 +157,7 @@ def trouble_of(pod: Mapping[str, Any] | None) -> str:
 
 
 async def _last_words(cluster: Cluster, pod: str) -> str:
-    query = {"container": SUPERVISOR, "tailLines": str(_LINES)}
+    query = {"container": SUPERVISOR, "tailLines": str(_LINES), "limitBytes": str(_BYTES)}
     try:
         said = await cluster.api.request("GET", cluster.path("pods", pod, "log"), query=query)
     except BackendError:

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import functools
+import sys
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from types import MappingProxyType
 
 from rallypoint.backends.contract import BackendError, LogLine, Tail
@@ -35,10 +36,11 @@ _SILENCE, _SILENT_TURN = 300.0, 30.0
 _LAST, _LAST_EACH = 20.0, 0.1
 
 #: Lines that wait to be taken from all pods together; a pod whose lines nobody takes is read no further.
-_BUFFER = 2000
+_BUFFER = 500
 
-#: Lines of the end of a pod's log that are read at least and at most, and bytes of all pods together.
-_TAIL_LINES, _MOST_LINES, _TAIL_BYTES = 1000, 4000, 64 << 20
+#: Lines of the end of a pod's log that are read at least and at most; bytes of all pods together, read and in memory; and bytes
+#: of a line in memory besides its text.
+_TAIL_LINES, _MOST_LINES, _TAIL_BYTES, _LINE_MEMORY = 1000, 4000, 64 << 20, 512
 
 #: A request for a whole log.
 _WHOLE: Mapping[str, str] = MappingProxyType({})
@@ -116,10 +118,21 @@ class LogReader:
             limit = min(asked * LINE_BYTES, left if self._rank is not None else max(LINE_BYTES, left // len(pods)))
             # What is over the limit is cut from the end of the answer, so no more lines are requested than fit.
             query = {"tailLines": str(max(1, limit // LINE_BYTES)), "limitBytes": str(limit)}
-            async for said, _ in self._parts(pods.pop(), query):
-                left -= sum(len(line.text) for line in said)
-                found += said
+            said, size = await self._end_of(pods.pop(), query, left)
+            found += said
+            left -= size
         return await asyncio.to_thread(self._taken, found, count)
+
+    async def _end_of(self, pod: PodView, query: Mapping[str, str], most: int) -> tuple[list[Said], int]:
+        """Return the lines that a request for the end of a pod's log has, and their size: not much more than `most`."""
+        found, size = list[Said](), 0
+        async with contextlib.aclosing(self._parts(pod, query)) as parts:
+            async for said, length in parts:
+                found += said
+                size += max(length, sum(_LINE_MEMORY + sys.getsizeof(line.text) for line in said))
+                if size >= most:
+                    break
+        return found, size
 
     def _taken(self, every: list[Said], count: int) -> Tail:
         """Return the last lines of each stream; all of them are taken as read."""
@@ -203,15 +216,16 @@ class LogReader:
             return False
         return now is None or (now.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
-    async def _parts(self, pod: PodView, query: Mapping[str, str] = _WHOLE) -> AsyncIterator[tuple[list[Said], int]]:
+    async def _parts(self, pod: PodView, query: Mapping[str, str] = _WHOLE) -> AsyncGenerator[tuple[list[Said], int], None]:
         """Yield the lines of a pod's log in parts, and the bytes of each part; none of a log that is not there."""
         for which in self._logs_of(pod):
             # Lines of one time are counted, so the count begins with the log.
             listener = self._listener(pod)
             try:
-                async for part in read_pod(self._cluster, pod, {**query, **which}):
-                    # In a thread: a log of 10 MiB takes a second, for which other triggers of the process would wait.
-                    yield await asyncio.to_thread(self._heard, listener, part), sum(map(len, part))
+                async with contextlib.aclosing(read_pod(self._cluster, pod, {**query, **which})) as parts:
+                    async for part in parts:
+                        # In a thread: a log of 10 MiB takes a second, for which other triggers of the process would wait.
+                        yield await asyncio.to_thread(self._heard, listener, part), sum(map(len, part))
             except ApiError as error:
                 # Gone by now, or not begun.
                 if error.status not in (400, 404):

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import AsyncIterator, Mapping
+import sys
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
 
 from rallypoint.backends.contract import BackendError, LogLine
@@ -18,10 +19,10 @@ from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.views import PodView
 from rallypoint.wire.podlog import PodLine, parse_line
 
-__all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail", "second_of"]
+__all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail", "second_of", "tail_bytes"]
 
-#: Bytes of a tail at the most: it stands in the record.
-_TAIL_BYTES = 64 * 1024
+#: Bytes of a tail at the most, because it stands in the record, and of all tails of a job together.
+_TAIL_BYTES, _ALL_TAIL_BYTES = 64 << 10, 64 << 20
 
 #: Seconds that they may take: the end of a pod is not held up for its last words.
 _TAIL_TIMEOUT = 5.0
@@ -34,7 +35,8 @@ _STREAMS = ("out", "err")
 _PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})((?:,[0-9TZ:.+-]{0,40}x\d{1,9}){2})", re.ASCII)
 
 #: The time stamp of a line, with the time zone of the machine.
-_STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d) ")
+_TIME = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d{1,9})?(Z|[+-]\d\d:\d\d)"
+_AT, _STAMP = re.compile(_TIME, re.ASCII), re.compile(f"{_TIME} ".encode())
 
 _NEVER = ("", 0)
 
@@ -170,8 +172,10 @@ class Listener:
         self._last: dict[tuple[int, str], tuple[str, int]] = {}
 
     def hear(self, line: str) -> Said | None:
-        """Return what a rank said; None for what the agent said itself, and for a line that is not finished yet."""
+        """Return what a rank said; None for what the agent said itself, and for a line without an end or a time."""
         at, _, rest = line.partition(" ")
+        if _AT.fullmatch(at) is None:
+            return None  # a cursor stores the time
         found = parse_line(rest) if line.endswith("\n") and self._round is None else None
         if found is not None and found.rank >= self._ranks:
             found = None
@@ -206,15 +210,21 @@ def second_of(block: bytes) -> str:
     return f"{found[1].decode()}{found[2].decode()}" if found else ""
 
 
-async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str]) -> AsyncIterator[list[bytes]]:
-    """Yield a pod's log so far in parts: blocks of lines, with time stamps and ends. Raises `BackendError`."""
+async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str]) -> AsyncGenerator[list[bytes], None]:
+    """Yield a pod's log so far in parts: blocks of lines, with time stamps and ends. Raises `BackendError`.
+
+    A server may ignore `tailLines` of the query; the log then ends after the block that has the last of so many lines.
+    """
     path = cluster.path("pods", pod.name, "log")
     asked = {"container": pod.main, "timestamps": "true", **query}
-    part, size = list[bytes](), 0
+    part, size, left = list[bytes](), 0, int(query.get("tailLines", sys.maxsize))
     async with cluster.api.stream(path, query=asked, silence=_SILENCE) as blocks:
         async for block in blocks:
             part.append(block)
             size += len(block)
+            left -= block.count(b"\n")
+            if left <= 0:
+                break
             if size >= _PART_BYTES:
                 yield part
                 part, size = [], 0
@@ -222,12 +232,17 @@ async def read_pod(cluster: Cluster, pod: PodView, query: Mapping[str, str]) -> 
         yield part
 
 
-async def read_tail(cluster: Cluster, pod: PodView, lines: int) -> tuple[str, ...]:
-    """Return the last lines of a pod's log, of ranks as they wrote them. Raises `BackendError`."""
+def tail_bytes(pods: int) -> int:
+    """Return how many bytes are read of the tail of each of `pods` pods."""
+    return min(_TAIL_BYTES, _ALL_TAIL_BYTES // max(1, pods))
+
+
+async def read_tail(cluster: Cluster, pod: PodView, lines: int, size: int) -> tuple[str, ...]:
+    """Return the last lines of a pod's log, at most `size` bytes, of ranks as they wrote them. Raises `BackendError`."""
     if lines <= 0:
         return ()
     path = cluster.path("pods", pod.name, "log")
-    asked = {"container": pod.main, "tailLines": str(lines), "limitBytes": str(_TAIL_BYTES)}
+    asked = {"container": pod.main, "tailLines": str(lines), "limitBytes": str(size)}
     data = await cluster.api.request("GET", path, query=asked, timeout=_TAIL_TIMEOUT)
     return tuple(_bare(line) for line in data.decode(errors="replace").splitlines()[-lines:])
 

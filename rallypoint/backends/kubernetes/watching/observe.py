@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Iterable
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any, Protocol
 
 from rallypoint.backends.contract import BackendError
@@ -17,6 +18,7 @@ from rallypoint.backends.kubernetes.client import PAGE_VALUES, parse
 from rallypoint.backends.kubernetes.exclusion import left_hosts, returned
 from rallypoint.backends.kubernetes.labels import Part
 from rallypoint.backends.kubernetes.store import Store, UnreadableStatusError
+from rallypoint.backends.kubernetes.watching.bounded import Texts, entries
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
 from rallypoint.backends.kubernetes.watching.judging import (
     PATIENCE,
@@ -27,7 +29,7 @@ from rallypoint.backends.kubernetes.watching.judging import (
     out_of_reach,
     taken_by_queue,
 )
-from rallypoint.backends.kubernetes.watching.logs import read_tail
+from rallypoint.backends.kubernetes.watching.logs import read_tail, tail_bytes
 from rallypoint.backends.kubernetes.watching.views import HostView, PodView
 from rallypoint.supervision.observation import NodeSeen, Observation
 from rallypoint.supervision.record import JobRecord, Phase
@@ -37,8 +39,8 @@ from rallypoint.wire.status import JobStatus
 
 __all__ = ["CLEARING", "Observer", "Troubles", "trouble_in"]
 
-#: Events are asked for once a pod has waited so long, and again after so long, in seconds.
-_FIRST, _AGAIN = 10.0, 15.0
+#: Events are asked for once a pod has waited so long, and again after so long, in seconds; and so many of them.
+_FIRST, _AGAIN, _EVENTS = 10.0, 15.0, 100
 
 _REASONS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})
 
@@ -65,22 +67,30 @@ class Troubles:
         if waits < _FIRST or now - asked < _AGAIN:
             return
         path = self._cluster.path("events")
-        query = {"fieldSelector": f"involvedObject.uid={pod.uid}", "limit": "100"}
+        query = {"fieldSelector": f"involvedObject.uid={pod.uid}", "limit": str(_EVENTS)}
         try:
             data = await self._cluster.api.request("GET", path, query=query)
             found = await parse(data, f"GET {path}", values=PAGE_VALUES)
         except BackendError:
             found = {}
-        self._known[pod.uid] = (now, trouble_in(found.get("items") or ()))
+        self._known[pod.uid] = (now, trouble_in(entries(found.get("items"), _EVENTS)))
 
 
-def trouble_in(events: Any) -> str:
+def trouble_in(events: Iterable[Mapping[str, Any]]) -> str:
     """Return the last event that says why a pod's volumes do not come, in words; "" where none does."""
-    bad = [e for e in events if e.get("type") != "Normal" and e.get("reason") in _REASONS]
+    told = (_event(event) for event in events if event.get("type") != "Normal")
+    bad = [(at, reason, message) for at, reason, message in told if reason in _REASONS]
     if not bad:
         return ""
-    last = max(bad, key=lambda e: str(e.get("lastTimestamp") or e.get("eventTime") or ""))
-    return f"{last['reason']}: {str(last.get('message') or '').strip()}"
+    _, reason, message = max(bad, key=operator.itemgetter(0))
+    return f"{reason}: {message}"
+
+
+def _event(event: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return the time, the reason and the message of an event."""
+    cut = Texts().cut
+    at = cut(event.get("lastTimestamp")) or cut(event.get("eventTime"))
+    return at, cut(event.get("reason")), cut(event.get("message")).strip()
 
 
 log = logging.getLogger(__name__)
@@ -178,13 +188,14 @@ class Observer:
             if mounts(pod):
                 await self._troubles.look(pod, self._lasts(pod, "mounts"))
         wanted = {(s.node, s.incarnation) for s in record.slots}
-        dead = [p for p in mine if p.uid not in self._tails and _has_failed(p) and _slot(p) in wanted]
-        for pod, tail in zip(dead, await asyncio.gather(*(self._tail(p, lines) for p in dead)), strict=True):
+        failed = [p for p in mine if _has_failed(p) and _slot(p) in wanted]
+        dead, size = [p for p in failed if p.uid not in self._tails], tail_bytes(len(failed))
+        for pod, tail in zip(dead, await asyncio.gather(*(self._tail(p, lines, size) for p in dead)), strict=True):
             self._tails[pod.uid] = tail
 
-    async def _tail(self, pod: PodView, lines: int) -> tuple[str, ...]:
+    async def _tail(self, pod: PodView, lines: int, size: int) -> tuple[str, ...]:
         try:
-            return await read_tail(self._cluster, pod, lines)
+            return await read_tail(self._cluster, pod, lines, size)
         except BackendError as error:
             log.info("pod=%s: the supervisor cannot read the last log lines of the failed pod: %s", pod.name, error)
             return ()

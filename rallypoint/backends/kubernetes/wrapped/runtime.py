@@ -17,7 +17,7 @@ from rallypoint.backends.kubernetes.manifests.objects import MANIFEST_KEY
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.store import Store
 from rallypoint.backends.kubernetes.watching.cluster import Cluster
-from rallypoint.backends.kubernetes.watching.logs import read_tail
+from rallypoint.backends.kubernetes.watching.logs import read_tail, tail_bytes
 from rallypoint.backends.kubernetes.watching.views import PodView, Terminated
 from rallypoint.backends.kubernetes.watching.watch import Target, pages
 from rallypoint.backends.kubernetes.wrapped import rays, seen
@@ -135,10 +135,11 @@ class Wrapped:
     async def _last_words(self, record: JobRecord, plan: Plan, pods: tuple[PodView, ...]) -> dict[str, tuple[str, ...]]:
         """Read the log of each pod that failed, once and while it is there: it goes with the reset."""
         known = self._tails.setdefault(record.uid, {})
-        for pod in pods:
-            if pod.uid not in known and _has_failed(pod):
+        failed = [pod for pod in pods if _has_failed(pod)]
+        for pod in failed:
+            if pod.uid not in known:
                 try:
-                    known[pod.uid] = await read_tail(self._cluster, pod, plan.logs.log_tail)
+                    known[pod.uid] = await read_tail(self._cluster, pod, plan.logs.log_tail, tail_bytes(len(failed)))
                 except BackendError as error:
                     log.info("pod=%s: the supervisor cannot read the last log lines of the failed pod: %s", pod.name, error)
                     known[pod.uid] = ()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any, TypeVar
 
-from rallypoint.supervision.observation import Observation
+from rallypoint.supervision.observation import Observation, Told
 from rallypoint.supervision.record import JobRecord
 from rallypoint.wire.masked import Masking, masked_json
 from rallypoint.wire.sections import Sections
@@ -19,20 +19,41 @@ __all__ = ["masked_observation", "masked_record", "masked_status"]
 
 T = TypeVar("T")
 
-#: Fields with what a script wrote or raised, as text or as lines.
-_TEXTS = frozenset({"reason", "message", "error", "detail", "log_tail", "frames", "native", "collective"})
+#: Fields with what a script or another controller wrote or raised, as text or as lines.
+_TEXTS = frozenset(
+    {
+        "reason",
+        "message",
+        "error",
+        "detail",
+        "log_tail",
+        "frames",
+        "native",
+        "collective",
+        "controller",
+        "flagged",
+        "outdated",
+        "waits_for",
+    }
+)
 
-#: Parts of a status or record that hold such fields.
-_PARTS = ("incidents", "events", "history", "attempts", "verdict")
+#: Parts of a status or record that are or hold such fields.
+_PARTS = ("incidents", "events", "history", "attempts", "verdict", "conditions", "waits_for")
 
 
 def masked_observation(seen: Observation, mask: Masking) -> Observation:
-    """Return an observation whose status, last words of nodes and errors do not show secrets."""
+    """Return an observation whose status, nodes, errors and words of another controller do not show secrets."""
     if mask is str:
         return seen
     status = None if seen.status is None else masked_status(seen.status, mask)
-    errors = _masked(seen.create_errors, mask)
-    return dataclasses.replace(seen, nodes=_masked(seen.nodes, mask), create_errors=errors, status=status)
+    told = None if seen.told is None else _masked_told(seen.told, mask)
+    masked: Observation = _masked(dataclasses.replace(seen, status=None, told=None), mask)
+    return dataclasses.replace(masked, status=status, told=told)
+
+
+def _masked_told(told: Told, mask: Masking) -> Told:
+    messages = tuple((kind, mask(said)) for kind, said in told.messages)
+    return dataclasses.replace(told, conditions=_masked(told.conditions, mask), messages=messages)
 
 
 def masked_status(status: JobStatus, mask: Masking) -> JobStatus:
@@ -46,14 +67,15 @@ def masked_status(status: JobStatus, mask: Masking) -> JobStatus:
 
 
 def masked_record(record: JobRecord, mask: Masking) -> JobRecord:
-    """Return a record whose incidents, attempts, history and verdict do not show secrets."""
+    """Return a record whose incidents, attempts, history, verdict and conditions do not show secrets."""
     return _with_parts(record, mask)
 
 
 def _with_parts(value: T, mask: Masking) -> T:
     if mask is str:
         return value
-    parts = {name: _masked(vars(value)[name], mask) for name in _PARTS if name in vars(value)}
+    fields = {name: vars(value)[name] for name in _PARTS if name in vars(value)}
+    parts = {name: _text(item, mask) if name in _TEXTS else _masked(item, mask) for name, item in fields.items()}
     return dataclasses.replace(value, **parts)  # type: ignore[type-var]
 
 

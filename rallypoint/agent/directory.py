@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import logging
 import signal
+import socket
 from collections.abc import Mapping
 
 from aiohttp import web
@@ -21,6 +22,7 @@ from rallypoint.agent.transport.http_listen import authenticated, certified, lis
 from rallypoint.agent.transport.tls_port import Secured
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.health_check import DIRECTORY, health_page
 from rallypoint.wire.paths import ENTRIES_PATH, HEALTH_PATH
 from rallypoint.wire.roles import ENTRY_LIMIT, RoleEntry, directory_token, read_entry
 
@@ -67,9 +69,10 @@ class DirectoryServer:
     def __init__(self, directory: RoleDirectory, *, secret: str, tls: Tls | None = None) -> None:
         self._directory, self._token, self._tls = directory, directory_token(secret.encode()), tls
         self._runner: web.AppRunner | None = None
+        self._port = 0
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen and return the port; raises `ConfigError`."""
+    async def start(self, host: str, port: int | socket.socket) -> int:
+        """Listen and return the port, a free one when `port` is 0; it may be a socket that listens. Raises `ConfigError`."""
         tls, checks = self._tls, [authenticated(self._token)]
         rule = None if tls is None else CertificateRule(tls=tls)
         if rule is not None:
@@ -79,18 +82,18 @@ class DirectoryServer:
         app.router.add_get(f"{ENTRIES_PATH}/{{name}}", self._find)
         app.router.add_put(f"{ENTRIES_PATH}/{{name}}", self._announce)
         secured = None if tls is None else Secured(lambda: tls.server)
-        self._runner, bound = await listen(
+        self._runner, self._port = await listen(
             app,
             host,
             port,
             whose="role directory",
             token=self._token,
             secured=secured,
-            pages={HEALTH_PATH: _health},
-            now={HEALTH_PATH: _health_text},
+            pages={HEALTH_PATH: self._health},
+            now={HEALTH_PATH: self._health_text},
             rule=rule,
         )
-        return bound
+        return self._port
 
     async def close(self) -> None:
         """Stop listening."""
@@ -128,24 +131,23 @@ class DirectoryServer:
     async def _list(self, _: web.Request) -> web.Response:
         return web.json_response({"entries": [codec.to_json(entry) for entry in self._directory.entries.values()]})
 
+    async def _health(self) -> Text:
+        return self._health_text()
 
-async def _health() -> Text:
-    return _health_text()
-
-
-def _health_text() -> Text:
-    return Text.of_json({"service": "rallypoint-directory"})
+    def _health_text(self) -> Text:
+        return Text.of_json(health_page(DIRECTORY, self._port))
 
 
 def roles_directory(args: argparse.Namespace) -> int:
     """Serve the directory until SIGTERM; return the exit code."""
     secret = read_secret(args.secret_file)
     tls = None if args.tls is None else watched_tls(args.tls, args.job)
-    asyncio.run(_serve(DirectoryServer(RoleDirectory(), secret=secret, tls=tls), args.host, args.port))
+    port = args.port if args.listener is None else socket.socket(fileno=args.listener)
+    asyncio.run(_serve(DirectoryServer(RoleDirectory(), secret=secret, tls=tls), args.host, port))
     return 0
 
 
-async def _serve(server: DirectoryServer, host: str, port: int) -> None:
+async def _serve(server: DirectoryServer, host: str, port: int | socket.socket) -> None:
     ended = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

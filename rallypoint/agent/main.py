@@ -192,7 +192,11 @@ def _add_directory(parser: argparse.ArgumentParser) -> None:
         "--tls", type=Path, default=None, metavar="DIR", help="folder with the TLS files ca.crt, tls.crt and tls.key"
     )
     parser.add_argument("--host", default="127.0.0.1", help="address at which the role directory listens")
-    parser.add_argument("--port", type=_port, required=True, help="port at which the role directory listens")
+    where = parser.add_mutually_exclusive_group(required=True)
+    where.add_argument("--port", type=_port, default=0, help="port at which the role directory listens")
+    where.add_argument(
+        "--listener", type=int, default=None, metavar="FD", help="file descriptor of a socket that listens already"
+    )
     parser.set_defaults(command=_late("roles-directory"))
 
 

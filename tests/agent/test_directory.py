@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import aiohttp
 import pytest
+from aiohttp import web
 
 from rallypoint.agent.directory import DirectoryServer, RoleDirectory, TooManyError
 from rallypoint.agent.tls import read_tls
@@ -15,6 +19,7 @@ from rallypoint.training.roles.context import Settings
 from rallypoint.training.roles.directory import HttpDirectory, open_directory
 from rallypoint.wire import codec
 from rallypoint.wire.messages import TOKEN_HEADER
+from rallypoint.wire.proof import PROOF_HEADER
 from rallypoint.wire.roles import RoleEntry, directory_token
 from tests.certificates import left
 
@@ -59,12 +64,77 @@ async def test_entries_are_announced_and_found(server):
 async def test_a_process_without_the_secret_is_refused(server):
     """It neither reads nor writes; the secret itself is not the token."""
     directory, port = server
+    headers = {TOKEN_HEADER: SECRET}
 
-    with pytest.raises(OSError, match="returned HTTP status 401"):
+    with pytest.raises(OSError, match="has not proven that it is the role directory of this job"):
         await asyncio.to_thread(client(port, "6" * 64).announce, ENTRY)
-    with pytest.raises(OSError, match="returned HTTP status 401"):
-        await asyncio.to_thread(client(port, "6" * 64).entries)
+    async with aiohttp.ClientSession(headers=headers) as session:
+        url = f"http://127.0.0.1:{port}/v1/entries"
+        async with session.put(f"{url}/{ENTRY.name}", data=codec.dumps(ENTRY)) as written, session.get(url) as read:
+            assert (written.status, read.status) == (401, 401)
     assert directory.entries == {}
+
+
+@dataclass
+class Impostor:
+    """A program of another user at the address of a directory, with the tokens that it was sent."""
+
+    forwards_to: int = 0
+    requests: int = 0
+    tokens: list[str] = field(default_factory=list)
+
+    async def answer(self, request: web.Request) -> web.Response:
+        """Forward health checks to the directory, if there is one, and return no entries."""
+        self.requests += 1
+        self.tokens += request.headers.getall(TOKEN_HEADER, [])
+        if not self.forwards_to:
+            return web.json_response({"service": "rallypoint-directory", "port": request.url.port, "entries": []})
+        url = f"http://127.0.0.1:{self.forwards_to}{request.path}"
+        async with aiohttp.ClientSession() as session, session.get(url, headers=request.headers) as answer:
+            proof = answer.headers.get(PROOF_HEADER, "")
+            return web.Response(body=await answer.read(), headers={PROOF_HEADER: proof})
+
+
+@contextlib.asynccontextmanager
+async def listening(impostor: Impostor, port: int = 0) -> AsyncIterator[HttpDirectory]:
+    """Return the client of an impostor."""
+    application = web.Application()
+    application.router.add_route("*", "/{path:.*}", impostor.answer)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", port, reuse_address=True).start()
+    try:
+        yield client(runner.addresses[0][1])
+    finally:
+        await runner.cleanup()
+
+
+@pytest.mark.parametrize("forwards", [False, True], ids=["answers", "forwards"])
+async def test_an_impostor_at_the_address_of_the_directory_gets_no_token(server, forwards):
+    """Fails if an instance sends its token without a proof, or accepts the proof of a directory at another port."""
+    _, port = server
+    impostor = Impostor(forwards_to=port if forwards else 0)
+    async with listening(impostor) as taken:
+        for act in (taken.entries, lambda: taken.find(ENTRY.name), lambda: taken.announce(ENTRY)):
+            with pytest.raises(OSError, match="has not proven that it is the role directory of this job"):
+                await asyncio.to_thread(act)
+
+    assert (impostor.requests, impostor.tokens) == (3, [])
+
+
+async def test_an_impostor_that_takes_the_place_of_the_directory_gets_no_token():
+    """Fails if an instance that has reached the directory once asks for no further proof."""
+    served = DirectoryServer(RoleDirectory(), secret=SECRET)
+    port = await served.start("127.0.0.1", 0)
+    known = client(port)
+    assert await asyncio.to_thread(known.announce, ENTRY)
+    await served.close()
+    impostor = Impostor()
+    async with listening(impostor, port):
+        with pytest.raises(OSError, match="has not proven"):
+            await asyncio.to_thread(known.announce, ENTRY)
+
+    assert impostor.tokens == []
 
 
 @pytest.mark.parametrize(
@@ -99,7 +169,7 @@ async def test_a_job_with_tls_needs_certificates(tmp_path):
     port = await served.start("127.0.0.1", 0)
     try:
         assert await asyncio.to_thread(client(port, tls=folder).announce, ENTRY)
-        with pytest.raises(OSError, match="returned HTTP status 400"):
+        with pytest.raises(OSError, match="do all processes have the same secret and TLS setting"):
             await asyncio.to_thread(client(port).announce, ENTRY)
     finally:
         await served.close()

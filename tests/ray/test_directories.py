@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import secrets
 import signal
@@ -13,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from rallypoint.backends.contract import BackendError
 from rallypoint.backends.local.layout import JobFolder
 from rallypoint.backends.ray.cluster.directories import Directories, is_open
 from tests.ray.sites import marked
@@ -60,6 +62,33 @@ async def test_it_is_started_again_at_its_port(directories: Directories, folder:
         assert await following.url(uid, folder) == url
     finally:
         await following.close(uid)
+
+
+async def test_no_other_program_gets_the_port_of_a_directory(directories: Directories, folder: JobFolder, uid: str) -> None:
+    """Fails if the port is free before the process listens, or after its end: another user of the machine could take it."""
+    starting = asyncio.create_task(directories.url(uid, folder))
+    await eventually_async(lambda: marked(uid), why="the directory should be started")
+    port = json.loads((folder.path / "directory.json").read_text())["port"]
+    with pytest.raises(OSError, match="Address already in use"):
+        socket.create_server(("127.0.0.1", port))
+
+    assert await starting == f"http://127.0.0.1:{port}"
+    (process,) = marked(uid)
+    os.kill(process.pid, signal.SIGKILL)
+    await eventually_async(lambda: ended(uid, process.pid), why="the directory should end")
+    with pytest.raises(OSError, match="Address already in use"):
+        socket.create_server(("127.0.0.1", port))
+
+
+async def test_a_directory_that_does_not_start_keeps_no_url(directories: Directories, folder: JobFolder, uid: str) -> None:
+    """Fails if the ledger takes a socket that accepts connections for a directory that answers."""
+    secret = folder.roles_secret.read_text()
+    folder.roles_secret.write_text("\n")
+    with pytest.raises(BackendError, match="job rl: the role directory of this job did not start"):
+        await directories.url(uid, folder)
+
+    folder.roles_secret.write_text(secret)
+    assert (await directories.url(uid, folder)).startswith("http://127.0.0.1:")
 
 
 async def ended(uid: str, pid: int) -> Any:

@@ -109,8 +109,21 @@ class GuardedPort:
         self._timer: asyncio.TimerHandle | None = None
         self._pauses: dict[socket.socket, asyncio.TimerHandle] = {}
 
-    async def start(self, host: str | None, port: int) -> int:
-        """Listen and return the port, a free one when `port` is 0; raises `OSError`."""
+    async def start(self, host: str | None, port: int | socket.socket) -> int:
+        """Listen and return the port, a free one when `port` is 0; it may be a socket that listens. Raises `OSError`."""
+        loop = asyncio.get_running_loop()
+        if isinstance(port, socket.socket):
+            port.listen(_BACKLOG)
+            port.setblocking(False)
+            self._listeners.append(port)
+        else:
+            await self._open(host, port)
+        for listener in self._listeners:
+            loop.add_reader(listener, self._accept, listener)
+        bound: int = self._listeners[0].getsockname()[1]
+        return bound
+
+    async def _open(self, host: str | None, port: int) -> None:
         loop = asyncio.get_running_loop()
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
@@ -119,10 +132,6 @@ class GuardedPort:
         except OSError:
             await self.close()
             raise
-        for listener in self._listeners:
-            loop.add_reader(listener, self._accept, listener)
-        bound: int = self._listeners[0].getsockname()[1]
-        return bound
 
     async def close(self) -> None:
         """Stop listening, and close connections whose first message is incomplete."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import logging
+import socket
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -106,7 +107,7 @@ def limits_for(shares: Shares, *, handshakes: int = 0) -> Limits:
 async def listen(
     app: web.Application,
     host: str,
-    port: int,
+    port: int | socket.socket,
     *,
     whose: str,
     token: str,
@@ -118,7 +119,7 @@ async def listen(
     now: Mapping[str, PageNow] = _NONE_NOW,
     rule: CertificateRule | None = None,
 ) -> tuple[web.AppRunner, int]:
-    """Serve `app` and return what to clean up, and the port, a free one when `port` is 0.
+    """Serve `app` and return what to clean up, and the port, a free one when `port` is 0; it may be a socket that listens.
 
     A connection whose first request has the `token` is not ended for others; see `Connections`. Any other connection gets one
     of the `pages`, at once if it is known `now`, or an error: the app gets nothing from it, so that data from strangers cannot
@@ -186,7 +187,7 @@ async def serve_pages(
         raise _not_opened(whose, host, port, error) from error
 
 
-def _not_opened(server: str, host: str, port: int, error: OSError) -> ConfigError:
+def _not_opened(server: str, host: str, port: int | socket.socket, error: OSError) -> ConfigError:
     return ConfigError(f"cannot open port {port} on {host} for the {server}: {error.strerror}")
 
 

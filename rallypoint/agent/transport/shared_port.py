@@ -66,8 +66,8 @@ class SharedPort:
         #: Both ends of connections that are forwarded.
         self._open: set[asyncio.Transport] = set()
 
-    async def start(self, host: str, port: int) -> int:
-        """Listen and return the port, a free one when `port` is 0; raises `OSError`.
+    async def start(self, host: str, port: int | socket.socket) -> int:
+        """Listen and return the port, a free one when `port` is 0; it may be a socket that listens. Raises `OSError`.
 
         Without HTTP an address of another machine stands for all of this one: it may be a gateway's.
         """

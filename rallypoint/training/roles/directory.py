@@ -23,6 +23,7 @@ from rallypoint.training.roles.errors import RolesError
 from rallypoint.training.roles.secure import client_context
 from rallypoint.wire import codec
 from rallypoint.wire.codec import WireError
+from rallypoint.wire.health_check import DIRECTORY, has_proven
 from rallypoint.wire.messages import TOKEN_HEADER
 from rallypoint.wire.paths import ENTRIES_PATH
 from rallypoint.wire.private import PRIVATE_FILE, private_folder
@@ -160,10 +161,11 @@ class HttpDirectory:
 
     def _request(self, method: str, path: str, body: bytes | None = None) -> tuple[int, bytes]:
         """Return status and body of an answer; raises `OSError` for any other status than 200, 404 and 409."""
+        token = directory_token(self._settings.secret)
         connection = self._connection()
         try:
-            headers = {TOKEN_HEADER: directory_token(self._settings.secret)}
-            connection.request(method, path, body=body, headers=headers)
+            self._require_proof(token)
+            connection.request(method, path, body=body, headers={TOKEN_HEADER: token})
             answer = connection.getresponse()
             text = answer.read(_ANSWER_LIMIT)
         except http.client.HTTPException as error:
@@ -173,6 +175,17 @@ class HttpDirectory:
         if answer.status not in {http.client.OK, http.client.NOT_FOUND, http.client.CONFLICT}:
             raise OSError(f"the role directory at {self._settings.url} returned HTTP status {answer.status}: {text[:200]!r}")
         return answer.status, text
+
+    def _require_proof(self, token: str) -> None:
+        """Raise `OSError` unless the program at the address has the secret of the job; with TLS its certificate is the proof.
+
+        Each request has a connection of its own, so each needs the proof: another program may have taken the port meanwhile.
+        """
+        if self._settings.tls is None and not has_proven(self._connection(), DIRECTORY, token):
+            raise OSError(
+                f"the program at {self._settings.url} has not proven that it is the role directory of this job; do all "
+                "processes have the same secret and TLS setting?"
+            )
 
     def _connection(self) -> http.client.HTTPConnection:
         host, port = self._address

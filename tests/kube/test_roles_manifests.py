@@ -18,7 +18,7 @@ from rallypoint.backends.kubernetes.labels import JOB, PARENT, TOGETHER, UID
 from rallypoint.backends.kubernetes.manifests.blueprint import PLACEHOLDER
 from rallypoint.backends.kubernetes.names import JobRef
 from rallypoint.backends.kubernetes.roles.blueprint import serving
-from rallypoint.backends.kubernetes.roles.layout import groups
+from rallypoint.backends.kubernetes.roles.layout import group_of, groups
 from rallypoint.job import load_job
 from rallypoint.job.compile_roles import compile_roles
 from rallypoint.job.placement import counts
@@ -361,11 +361,12 @@ def test_a_gang_counts_its_pods(document):
 
 @given(documents())
 def test_devices_are_never_shared_beyond_one(document):
-    """The shares on each device add up to one at most; whole devices have one user."""
+    """Fails if the shares on a device add up to more than one, or the pod of an instance is found with other devices."""
     job = load_job(document, based=False)
     shares = {one.name: one.instance_resources.gpus or Fraction(0) for one in job.roles}
 
     for group in groups(job):
+        assert {group_of(job, one.role, one.index) == group for one in group.instances} == {True}
         used: dict[int, Fraction] = {}
         for one in group.instances:
             share = shares[one.role]

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rallypoint.backends.kubernetes.labels import Part, PodLabels
-from rallypoint.backends.kubernetes.roles.lives import Life, Lives, MadePod, read_lives, write_lives
+from rallypoint.backends.kubernetes.names import JobRef
+from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod, read_lives, write_lives
 from rallypoint.backends.kubernetes.roles.seen import seen
+from rallypoint.backends.kubernetes.roles.units import KubernetesUnits
 from rallypoint.backends.kubernetes.watching.views import Container, HostView, PodView, Running, Terminated, Waiting
 from rallypoint.supervision.role_records import UnitKey, UnitSeen, UnitState
+
+if TYPE_CHECKING:
+    from rallypoint.backends.contract import Backend
 
 KEY = UnitKey(role="a", attempt=1, reset=0, index=0, incarnation=1)
 BACK_OFF = Waiting(reason="CrashLoopBackOff", message="")
@@ -183,6 +191,78 @@ def test_a_life_that_the_kubelet_has_yet_to_start_is_not_lost():
     assert seen((), lives, ()) == (
         UnitSeen(key=second, state=UnitState.LOST, present=False, reason="a 0: its pod was deleted"),
     )
+
+
+class _Role(str):
+    """A name of a role; counts how often it is compared."""
+
+    __slots__ = ()
+    compared: ClassVar[int] = 0
+
+    def __eq__(self, other):
+        type(self).compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def _ended_instances(number):
+    """Return the pods of so many instances that have ended, and what is kept of their lives."""
+    success = Container(name="", state=dataclasses.replace(ended(0), reason="Completed"))
+    pods = [
+        dataclasses.replace(
+            pod(dataclasses.replace(success, name=f"a-{n}"), lives=f"a-{n}=0.1", phase="Succeeded"), name=f"p{n}", uid=f"{n}"
+        )
+        for n in range(number)
+    ]
+    made = {f"a-{n}": MadePod(attempt=1, number=1, made=True, lives={f"a-{n}": Life()}) for n in range(number)}
+    keys = {f"a-{n}": dataclasses.replace(KEY, role=_Role("a"), index=n) for n in range(number)}
+    return pods, Lives(instances=keys, pods=made)
+
+
+def test_instances_that_have_ended_are_compared_with_themselves_alone():
+    """Fails if each is compared with all others: with 10,000 instances, the event loop stood still for ten seconds."""
+    pods, lives = _ended_instances(300)
+    _Role.compared = 0
+
+    found = seen(pods, lives, ())
+
+    assert len(found) == 300
+    assert all(unit.state is UnitState.SUCCEEDED for unit in found)
+    assert _Role.compared < 30 * 300
+
+
+async def test_the_pods_of_roles_are_looked_at_in_a_thread():
+    """Fails if a job with thousands of instances delays other triggers of the process."""
+    pods, lives = _ended_instances(3)
+    found = {"metadata": {"resourceVersion": "1"}, "data": {LIVES_KEY: lives.to_json()}}
+
+    async def get(kind, name):
+        return found
+
+    cache = SimpleNamespace(pods_of=lambda uid: pods, hosts=())
+    cluster = SimpleNamespace(fresh=True, cache=cache, get=get)
+    ref = JobRef(name="job", uid="u", namespace="n", owner="o")
+    parts = SimpleNamespace(cluster=cluster, store=SimpleNamespace(ref=lambda record: ref))
+
+    async def its():
+        return parts
+
+    on_loop = []
+
+    def note(frame, event, _):
+        if event == "call" and frame.f_code.co_name in ("_of_pod", "from_json"):
+            on_loop.append(frame.f_code.co_name)
+
+    units: Any = KubernetesUnits(cast("Backend", None), its, namespace="n")
+    sys.setprofile(note)  # of this thread, which is that of the event loop
+    try:
+        observed = await units.observe(SimpleNamespace(conductor=None, uid="u", name="job"), None)
+    finally:
+        sys.setprofile(None)
+
+    assert len(observed) == 3
+    assert on_loop == []
 
 
 def test_a_pod_that_was_not_created_yet_is_not_lost():

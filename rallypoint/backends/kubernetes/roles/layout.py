@@ -16,7 +16,7 @@ from rallypoint.job import ElasticJob, Role
 from rallypoint.job.placement import counts, place_names
 from rallypoint.job.role import SIMPLE
 
-__all__ = ["Group", "Instance", "Shared", "elastic_roles", "groups", "places", "shared_places", "simple_roles"]
+__all__ = ["Group", "Instance", "Shared", "elastic_roles", "group_of", "groups", "places", "shared_places", "simple_roles"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,6 +138,15 @@ def groups(job: ElasticJob) -> Iterator[Group]:
         total, per_group = counts(roles[0])
         for number in range(total // per_group):
             yield _group(place, number, roles, _beside(job, roles[0].name))
+
+
+def group_of(job: ElasticJob, role: str, index: int) -> Group | None:
+    """Return the pod of an instance of a simple role; None if the job has no such instance."""
+    for place, roles in places(job).items():
+        for total, per_group in (counts(one) for one in roles if one.name == role):
+            if 0 <= index < total:
+                return _group(place, index // per_group, roles, _beside(job, roles[0].name))
+    return None
 
 
 def _group(place: str, number: int, roles: Sequence[Role], beside: Sequence[Role]) -> Group:

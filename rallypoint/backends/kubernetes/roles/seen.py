@@ -34,12 +34,15 @@ def seen(pods: Iterable[PodView], lives: Lives, hosts: Iterable[HostView]) -> tu
     """Return every life that pods tell of, and those that were started and of which no pod is there any more."""
     machines, every = {host.name: host for host in hosts}, tuple(pods)
     found = {unit.key: unit for pod in every for unit in _of_pod(pod, machines.get(pod.host))}
+    newest = {(key.role, key.index): key for key in sorted(found)}
     living = {(f"{pod.labels.place}-{pod.labels.node}", pod.labels.incarnation) for pod in every if not pod.over}
     for at, last in lives.pods.items():
         if not last.made or (at, last.number) in living:
             continue
         for key in (lives.instances[name] for name in last.lives if name in lives.instances):
-            if all(key > each for each in found if (each.role, each.index) == (key.role, key.index)):
+            known = newest.get((key.role, key.index))
+            if known is None or key > known:
+                newest[key.role, key.index] = key
                 found[key] = UnitSeen(key=key, state=UnitState.LOST, present=False, reason=f"{_name(key)}: its pod was deleted")
     return tuple(found[key] for key in sorted(found))
 

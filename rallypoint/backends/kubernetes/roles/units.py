@@ -23,7 +23,7 @@ from rallypoint.backends.kubernetes.roles.blueprint import child, serving
 from rallypoint.backends.kubernetes.roles.directory import directory_pod, directory_url
 from rallypoint.backends.kubernetes.roles.gang import gang_of
 from rallypoint.backends.kubernetes.roles.known import containers, number_of
-from rallypoint.backends.kubernetes.roles.layout import Group, Instance, groups
+from rallypoint.backends.kubernetes.roles.layout import Group, Instance, group_of
 from rallypoint.backends.kubernetes.roles.lives import LIVES_KEY, Life, Lives, MadePod, instance_of, read_lives
 from rallypoint.backends.kubernetes.roles.pods import unit_pod
 from rallypoint.backends.kubernetes.roles.seen import seen
@@ -106,7 +106,9 @@ class KubernetesUnits(UnitBackend):
         ref = its.store.ref(record)
         lives = await self._lives(its, ref)
         await self._keep_directory(its, record)
-        return seen(await _pods(its, ref), lives, tuple(its.cluster.cache.hosts))
+        pods = await _pods(its, ref)
+        # In a thread: a role may have thousands of instances.
+        return await asyncio.to_thread(seen, pods, lives, tuple(its.cluster.cache.hosts))
 
     async def _keep_directory(self, its: UnitParts, record: JobRecord) -> None:
         """Replace the pod of the directory once it is gone, while the job runs."""
@@ -190,10 +192,10 @@ class KubernetesUnits(UnitBackend):
     async def stop(self, record: JobRecord, plan: Plan, key: UnitKey, *, force: bool) -> None:
         """Delete the pod of a life by its uid; other instances of the pod end, too. See `UnitBackend.stop`."""
         its = await self._parts()
-        ref = its.store.ref(record)
+        ref, container = its.store.ref(record), f"{key.role}-{key.index}="
         try:
             for pod in await _pods(its, ref):
-                if any(unit.key == key for unit in seen((pod,), Lives(), ())):
+                if container in pod.lives and any(unit.key == key for unit in seen((pod,), Lives(), ())):
                     await its.actor.end_pod(pod, force=force)
         except ApiError as error:
             raise ActionError(
@@ -274,7 +276,7 @@ class KubernetesUnits(UnitBackend):
         pods = await _pods(its, ref)
         if any(number_of(pod, lives) < pod.labels.incarnation for pod in pods):
             found = await its.cluster.get("configmaps", names.units_configmap(ref))
-            lives = lives if found is None else _lives_of(found)[1]
+            lives = lives if found is None else (await asyncio.to_thread(_lives_of, found))[1]
         return Known(chosen=functools.partial(containers, ref=ref, role=role, lives=lives), over=over), lives
 
     async def _job(self, its: UnitParts, record: JobRecord) -> _Job | None:
@@ -304,7 +306,7 @@ class KubernetesUnits(UnitBackend):
 
     async def _read(self, its: UnitParts, ref: JobRef) -> None:
         found = await its.cluster.get("configmaps", names.units_configmap(ref))
-        self._known = None if found is None else (ref.uid, *_lives_of(found))
+        self._known = None if found is None else (ref.uid, *await asyncio.to_thread(_lives_of, found))
 
     async def _write(
         self, its: UnitParts, ref: JobRef, change: Callable[[Lives], Lives], *, since: Lives | None = None
@@ -319,7 +321,8 @@ class KubernetesUnits(UnitBackend):
             if since is not None and lives != since:
                 break
             changed = change(lives)
-            body = {"metadata": {"resourceVersion": version}, "data": {LIVES_KEY: changed.to_json()}}
+            text = await asyncio.to_thread(changed.to_json)
+            body = {"metadata": {"resourceVersion": version}, "data": {LIVES_KEY: text}}
             try:
                 found = await its.cluster.patch("configmaps", names.units_configmap(ref), body, MERGE_PATCH)
             except ApiError as error:
@@ -327,7 +330,7 @@ class KubernetesUnits(UnitBackend):
                     raise
                 self._known = None
                 continue
-            self._known = (ref.uid, *_lives_of(found))
+            self._known = (ref.uid, *await asyncio.to_thread(_lives_of, found))
             return changed
         raise ActionError("another supervisor is starting instances of this job; this supervisor starts none")
 
@@ -350,11 +353,10 @@ def _lives_of(found: Mapping[str, Any]) -> tuple[str, Lives]:
 
 
 def _place(spec: ElasticJob, key: UnitKey) -> tuple[Group, Instance]:
-    for group in groups(spec):
-        for one in group.instances:
-            if (one.role, one.index) == (key.role, key.index):
-                return group, one
-    raise ActionError(f"role {key.role}: the job has no instance {key.index} of this role", fatal=True)
+    group = group_of(spec, key.role, key.index)
+    if group is None:
+        raise ActionError(f"role {key.role}: the job has no instance {key.index} of this role", fatal=True)
+    return group, next(one for one in group.instances if (one.role, one.index) == (key.role, key.index))
 
 
 def _was_started(lives: Lives, one: Instance, key: UnitKey) -> bool:

@@ -45,7 +45,6 @@ LONG = (
     "test_agent_nodes.py",
     "test_mindcluster.py",
     "test_role_calls.py",
-    "test_sample.py",
     "test_replicas.py",
     "test_snapshots.py",
     "test_pre_checks.py",

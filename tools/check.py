@@ -27,13 +27,14 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 
 #: Tests that start real processes.
-LIVE = ("tests/cluster", "tests/live", "tests/ray")
+LIVE = ("tests/cluster", "tests/live")
 
-#: Live tests that import Airflow: a part of their own, as each process of the others would import it to read them.
+#: Live tests that import Ray or Airflow: parts of their own, as each process of the others would import these to read them.
+RAY = "tests/ray"
 AIRFLOW = tuple(f"tests/live/test_{name}.py" for name in ("freshness", "masked_secrets", "payloads", "trigger_blocks"))
 
 #: Tests that are no unit tests.
-APART = (*LIVE, "tests/packaging")
+APART = (*LIVE, RAY, "tests/packaging")
 
 #: Unit tests by folders, each part in a process of its own: it imports and reads only what these need. All others are one part.
 UNIT = {
@@ -82,6 +83,7 @@ PARTS = (
         group="unit",
         command=("pytest", "-q", *(f"--ignore={path}" for path in (*APART, *itertools.chain(*UNIT.values())))),
     ),
+    Part(name="live: Ray", group="live", command=("pytest", "-q", RAY)),
     Part(name="live: Airflow", group="live", command=("pytest", "-q", *AIRFLOW)),
     Part(name="wheel tests", group="wheel", command=("pytest", "-q", "tests/packaging")),
     Part(name="site", group="lint", command=("python", "tools/site.py")),

@@ -210,7 +210,7 @@ async def test_an_elastic_wrapper_runs_to_its_end(backend: KubernetesBackend, tm
     assert (record.phase, record.retries, len(record.attempts)) == (Phase.SUCCEEDED, 0, 1)
 
 
-@pytest.mark.parametrize("kind", [Kind.APPWRAPPER, Kind.PYTORCHJOB])
+@pytest.mark.parametrize("kind", [Kind.APPWRAPPER, pytest.param(Kind.PYTORCHJOB, marks=pytest.mark.extended)])
 async def test_a_job_file_runs_to_its_end(backend: KubernetesBackend, tmp_path: Path, kind: Kind) -> None:
     """The operator accepts the pods of a job file, its init container starts in them, and the agents meet at the master."""
     folder = tmp_path / "f"

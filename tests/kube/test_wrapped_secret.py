@@ -122,7 +122,7 @@ async def test_a_job_file_may_do_without(backend: KubernetesBackend, cluster: Ru
     assert any(note.startswith("insecure_token: ") for note in opened.notes)
 
 
-@KINDS
+@pytest.mark.parametrize("kind", [Kind.APPWRAPPER, pytest.param(Kind.PYTORCHJOB, marks=pytest.mark.extended)])
 async def test_a_job_file_with_tls_runs_to_its_end(backend: KubernetesBackend, tmp_path: Path, kind: Kind) -> None:
     """The agents meet at the master over TLS, with certificates from the Secret of their attempt."""
     (tmp_path / "worker.py").write_text("import os; print('worker', os.environ['RANK'], flush=True)\n")

@@ -106,9 +106,13 @@ def fail(script: Path, secret: str, url: str, where: dict[str, Any]) -> Failed:
     ("where", "quoted"),
     [
         ({}, "cannot log in with ***"),
-        ({"health": {"pre_check_ops": [("leaking_classes", "PreCheck", True)]}}, "cannot log in with ***"),
+        pytest.param(
+            {"health": {"pre_check_ops": [("leaking_classes", "PreCheck", True)]}},
+            "cannot log in with ***",
+            marks=pytest.mark.extended,
+        ),
         ({"fault_tolerance": {"retry_limit": 0, "dynamic_failover_extension": "leaking_classes::Extension"}}, "no login: ***"),
-        ({"setup_commands": ["true"]}, "cannot log in with ***"),
+        pytest.param({"setup_commands": ["true"]}, "cannot log in with ***", marks=pytest.mark.extended),
         (
             {"nodes": 2, "health": {"precheck": 1, "precheck_program": ["sh", "-c", f"{LEAK} >&2; exit 1"]}},
             "stage start: cannot log in with ***",
@@ -141,7 +145,7 @@ ARGUMENTS = SCRIPT.with_name("leaking_arguments.py")
     "job",
     [
         {"entrypoint": [sys.executable, str(ARGUMENTS)], "args": ["--password", SECRET]},
-        {"entrypoint": [sys.executable, str(ARGUMENTS), SECRET]},
+        pytest.param({"entrypoint": [sys.executable, str(ARGUMENTS), SECRET]}, marks=pytest.mark.extended),
         {"entrypoint": "leaking_arguments:run", "args": [SECRET], "workdir": str(ARGUMENTS.parent), "process_group": False},
     ],
     ids=["a command with arguments", "a word of a command", "a function"],
@@ -164,7 +168,12 @@ KEY = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7of2\nQ2hhbmdlTWU3of3\n-----END KEY-
     ("script", "secret", "where"),
     [
         ("leaking_script.py", KEY, {}),
-        ("leaking_script.py", SECRET, {"health": {"pre_check_ops": [("leaking_classes", "CutCheck", True)]}}),
+        pytest.param(
+            "leaking_script.py",
+            SECRET,
+            {"health": {"pre_check_ops": [("leaking_classes", "CutCheck", True)]}},
+            marks=pytest.mark.extended,
+        ),
     ],
     ids=["a secret of several lines", "a message that is cut in a secret"],
 )

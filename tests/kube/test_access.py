@@ -9,6 +9,7 @@ import re
 import socket
 import sys
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from rallypoint.backends.kubernetes.client import KubeApi
 from rallypoint.backends.site import Site
 from tests.emulator.options import Options
 from tests.emulator.running import kubeconfig, running
+from tests.waiting import PATIENCE, eventually, eventually_async
 
 pytest.importorskip("kubernetes")
 
@@ -202,6 +204,73 @@ def test_an_exec_plugin_that_gives_nothing_is_named(command):
         BackendError, match=f"the exec plug-in '{command}' returned no credentials; check that the plug-in is installed"
     ):
         load_configuration(inline(kubeconfig=json.dumps(config(user=user))))
+
+
+def waiting_plugin(folder: Path) -> dict[str, Any]:
+    """A kubeconfig whose exec plug-in waits until the folder has a file `end`; it notes its process id."""
+    script = f"echo $$ > {folder}/pid; while [ ! -e {folder}/end ]; do sleep 0.05; done; exit 1"
+    plugin = {"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script]}
+    return config(user={"exec": plugin | {"interactiveMode": "Never"}})
+
+
+@pytest.mark.live
+def test_an_exec_plugin_that_waits_is_killed(tmp_path):
+    """Fails if a plug-in that waits for a log-in keeps a thread for ever."""
+    access, noted = inline(kubeconfig=json.dumps(waiting_plugin(tmp_path))), tmp_path / "pid"
+    try:
+        with pytest.raises(BackendError, match=r"no credentials within 0.5 s \(the connection's kube_config\); check that"):
+            load_configuration(access, patience=0.5)
+        pid = noted.read_text().strip() if noted.exists() else "none"
+        eventually(lambda: not Path(f"/proc/{pid}").exists(), why="the plug-in was killed")
+    finally:
+        (tmp_path / "end").touch()
+
+
+@pytest.mark.live
+async def test_an_exec_plugin_that_waits_keeps_threads_for_others(tmp_path):
+    """Fails if plug-ins of a few jobs take all threads of a triggerer: no other trigger gets one, and no DNS."""
+    asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+    api = KubeApi(Access(namespace="default", credentials=Credentials(kubeconfig=json.dumps(waiting_plugin(tmp_path)))))
+    request = asyncio.create_task(api.request("GET", "/version"))
+    try:
+        await eventually_async((tmp_path / "pid").exists, why="the plug-in runs")
+        assert await asyncio.wait_for(asyncio.to_thread(lambda: "run"), 10 * PATIENCE) == "run"
+    finally:
+        (tmp_path / "end").touch()
+        with pytest.raises(BackendError, match="the exec plug-in 'sh' returned no credentials"):
+            await request
+
+
+@pytest.mark.parametrize("namespace", ["", "n"])
+def test_a_kubeconfig_that_is_no_file_is_refused(tmp_path, namespace):
+    """Fails if a named pipe, to which nobody writes, or a file without an end takes a thread for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "large").write_bytes(b" " * ((4 << 20) + 1))
+
+    for name in ("pipe", "large"):
+        site = Site(kind="kubernetes", namespace=namespace, kubeconfig=str(tmp_path / name))
+        with pytest.raises(BackendError, match=f"{name}' is not allowed; expected a regular file of at most 4194304 bytes"):
+            load_configuration(registry.access_of(site))
+
+
+@pytest.mark.live
+async def test_requests_that_are_refused_together_log_in_once(tmp_path):
+    """Fails if each of many refused requests runs the exec plug-in."""
+    (tmp_path / "login.py").write_text(LOGIN)
+    (tmp_path / "token").write_text("of-yesterday")
+    call = {"command": sys.executable, "args": ["-I", "-S", str(tmp_path / "login.py"), str(tmp_path)]}
+    user = {"exec": {"apiVersion": "client.authentication.k8s.io/v1beta1", **call}}
+    with running(Options(rbac=True, nodes=())) as cluster:
+        text = config(user=user) | {"clusters": [{"name": "emulator", "cluster": {"server": cluster.url}}]}
+        api = KubeApi(Access(namespace="default", credentials=Credentials(kubeconfig=json.dumps(text))))
+        try:
+            requests = (api.request("GET", "/api/v1/namespaces/default") for _ in range(8))
+            found = await asyncio.gather(*requests, return_exceptions=True)
+        finally:
+            await api.close()
+
+    assert all(isinstance(one, BackendError) for one in found)
+    assert len((tmp_path / "asked").read_text()) < 8
 
 
 @pytest.mark.live

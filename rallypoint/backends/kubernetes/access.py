@@ -7,11 +7,13 @@ of the client is imported before a cluster is asked for something. No error here
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
+import stat
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,12 @@ from rallypoint.kube.http import SERVICE_ACCOUNT
 __all__ = ["Access", "default_namespace", "inline_kubeconfig", "load_configuration", "static_access"]
 
 _USUAL = Path("~/.kube/config")
+
+#: Seconds for which an exec plug-in may wait for a log-in, and for its end after it was killed.
+_PATIENCE, _KILLED = 300.0, 5.0
+
+#: Bytes of the largest kubeconfig that is read.
+_LARGEST = 4 << 20
 
 #: What a kubeconfig that was given as a text is called in errors.
 _INLINE = "the connection's kube_config"
@@ -83,8 +91,11 @@ def default_namespace(access: Access) -> str:
     return str((chosen.get("context") or {}).get("namespace") or "default")
 
 
-def load_configuration(access: Access) -> Any:
-    """Return the official client's configuration, with fresh credentials. Blocks; raises `BackendError`."""
+def load_configuration(access: Access, *, patience: float = _PATIENCE) -> Any:
+    """Return the official client's configuration, with fresh credentials. Blocks for `patience` seconds at most.
+
+    Raises `BackendError`.
+    """
     try:
         from kubernetes.aio.client import Configuration  # noqa: PLC0415  slow
     except ModuleNotFoundError as error:
@@ -94,9 +105,14 @@ def load_configuration(access: Access) -> Any:
         ) from error
     configuration = Configuration()
     try:
-        _reach(configuration, access)
+        _reach(configuration, access, patience)
     except BackendError:
         raise
+    except asyncio.TimeoutError:
+        raise BackendError(
+            f"kubeconfig: no credentials within {patience:g} s ({_named(access)}); check that the exec plug-in or identity "
+            "provider of its user answers without input"
+        ) from None
     except Exception as error:  # noqa: BLE001  a kubeconfig with something missing makes the client stumble in many ways
         reason = _without_contents(error)
         raise BackendError(
@@ -113,7 +129,7 @@ def load_configuration(access: Access) -> Any:
     return configuration
 
 
-def _reach(configuration: Any, access: Access) -> None:
+def _reach(configuration: Any, access: Access, patience: float) -> None:
     from kubernetes.aio.config import (  # noqa: PLC0415  slow
         load_incluster_config,
         load_kube_config,
@@ -124,17 +140,64 @@ def _reach(configuration: Any, access: Access) -> None:
     context = access.context or None
     if access.credentials.kubeconfig:
         config = inline_kubeconfig(access.credentials)
-        _check(asyncio.run(load_kube_config_from_dict(config, context=context, client_configuration=configuration)))
+        reading = load_kube_config_from_dict(config, context=context, client_configuration=configuration)
+        _check(_finished(reading, patience))
     elif access.server:
         configuration.host = access.server.rstrip("/")
         if access.token_file:
             configuration.api_key["BearerToken"] = f"Bearer {Path(access.token_file).read_text().strip()}"
     elif _has_kubeconfig(access):
+        _check_files(access)
         file = access.kubeconfig or None
         reading = load_kube_config(config_file=file, context=context, client_configuration=configuration, persist_config=False)
-        _check(asyncio.run(reading))
+        _check(_finished(reading, patience))
     else:
         load_incluster_config(configuration)
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """An event loop that knows the processes that it has started."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.processes: list[asyncio.SubprocessTransport] = []
+
+    async def subprocess_exec(self, *arguments: Any, **options: Any) -> Any:
+        transport, protocol = await super().subprocess_exec(*arguments, **options)
+        self.processes.append(transport)
+        return transport, protocol
+
+
+def _finished(reading: Coroutine[Any, Any, Any], patience: float) -> Any:
+    """Return the result of a coroutine; raises `asyncio.TimeoutError` after so many seconds, without its processes."""
+    loop = _Loop()
+
+    async def limited() -> Any:
+        task = asyncio.ensure_future(reading)
+        await asyncio.wait([task], timeout=patience)
+        if task.done():
+            return task.result()
+        for process in loop.processes:
+            process.close()  # kills it
+        ended = asyncio.gather(task, return_exceptions=True)
+        await asyncio.wait([ended], timeout=_KILLED)  # a plug-in's
+        ended.cancel()
+        await asyncio.wait([ended], timeout=_KILLED)
+        raise asyncio.TimeoutError
+
+    try:
+        return loop.run_until_complete(limited())
+    finally:
+        loop.close()
+
+
+def _check_files(access: Access) -> None:
+    """Raise `BackendError` for a kubeconfig that is no regular file, which may never end, or that is too large."""
+    for name in (access.kubeconfig or os.environ.get("KUBECONFIG") or str(_USUAL)).split(os.pathsep):
+        with contextlib.suppress(OSError):
+            found = Path(name).expanduser().stat()
+            if not stat.S_ISREG(found.st_mode) or found.st_size > _LARGEST:
+                raise BackendError(f"kubeconfig: {name!r} is not allowed; expected a regular file of at most {_LARGEST} bytes")
 
 
 def _check_sent(configuration: Any, access: Access) -> None:
@@ -195,6 +258,7 @@ def _contexts_of(config: Mapping[str, Any]) -> tuple[list[Any], Any]:
 def _contexts_in(access: Access) -> tuple[list[Any], Any]:
     from kubernetes.config import ConfigException, list_kube_config_contexts  # noqa: PLC0415  slow
 
+    _check_files(access)
     try:
         contexts, active = list_kube_config_contexts(access.kubeconfig or None)
     except (ConfigException, OSError) as error:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import functools
 import inspect
 import itertools
 import random
@@ -31,6 +32,7 @@ from rallypoint.kube.http import (
     read_body,
     refuse_compressed,
 )
+from rallypoint.kube.own_thread import in_own_thread
 from rallypoint.kube.time_slices import parts
 from rallypoint.wire.bounds import LARGEST, VALUES, has_more_values
 from rallypoint.wire.sanitize import LONG
@@ -120,7 +122,7 @@ class KubeApi:
         self.access = access
         self.asked: collections.Counter[str] = collections.Counter()
         self._client: Any = None
-        self._opening = asyncio.Lock()
+        self._opening, self._log_ins = asyncio.Lock(), 0
         self._turns = asyncio.Semaphore(_AT_A_TIME)
 
     async def request(
@@ -241,7 +243,7 @@ class KubeApi:
         return self._client
 
     async def _open(self) -> Any:
-        configuration = await asyncio.to_thread(load_configuration, self.access)
+        configuration = await self._configuration()
         configuration.connection_pool_maxsize = 0  # no limit: who asks waits for a turn
         from kubernetes.aio.client import ApiClient  # noqa: PLC0415  slow, and imported in the thread by now
 
@@ -250,11 +252,19 @@ class KubeApi:
         return client
 
     async def _log_in_again(self) -> None:
-        """Tokens of exec plugins and of pods do not last for ever."""
-        fresh = await asyncio.to_thread(load_configuration, self.access)
-        if self._client is not None:
-            self._client.configuration.api_key = fresh.api_key
-            self._client.configuration.refresh_api_key_hook = fresh.refresh_api_key_hook
+        """Tokens of exec plugins and of pods do not last for ever. Requests that come meanwhile wait for the same tokens."""
+        before = self._log_ins
+        async with self._opening:
+            if self._log_ins != before:
+                return
+            self._log_ins += 1
+            fresh = await self._configuration()
+            if self._client is not None:
+                self._client.configuration.api_key = fresh.api_key
+                self._client.configuration.refresh_api_key_hook = fresh.refresh_api_key_hook
+
+    async def _configuration(self) -> Any:
+        return await in_own_thread(functools.partial(load_configuration, self.access), name="kubeconfig")
 
     async def _may_ask_again(self, answer: aiohttp.ClientResponse, attempt: int, path: str) -> bool:
         # A 401 of a pod is about the job's token.

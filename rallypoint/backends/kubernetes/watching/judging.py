@@ -223,7 +223,8 @@ def _kind(pod: PodView, ended: Terminated | None, around: Around) -> FaultKind |
     if _init_failure(pod):
         return FaultKind.START_FAILED
     # Whoever deletes a pod makes it end by a signal; that is no fault of what ran in it.
-    return FaultKind.DELETED if around.gone and ended is not None and ended.code in (137, 143) else None
+    deleted = around.gone or pod.deleting
+    return FaultKind.DELETED if deleted and ended is not None and ended.code in (137, 143) else None
 
 
 def _init_failure(pod: PodView) -> str:

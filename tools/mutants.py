@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = ("supervision", "agent/rendezvous", "capabilities")
 
 #: The folders whose tests start real processes or build wheels.
-APART = ("tests/live", "tests/cluster", "tests/packaging")
+APART = ("tests/live", "tests/cluster", "tests/ray", "tests/packaging")
 
 #: So many files are run in one process.
 FEW = 6

@@ -163,6 +163,18 @@ async def test_refusals_are_lines_of_the_log(ours: Tls, tmp_path: Path, caplog: 
     assert "PRIVATE KEY" not in caplog.text
 
 
+async def test_a_server_name_of_a_stranger_is_no_line_of_the_log(ours: Tls, capfd: pytest.CaptureFixture[str]) -> None:
+    """Fails if grpcio writes the name from the first message of a handshake to standard error."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    async with listening(GRPC, ours) as there:
+        with contextlib.suppress(OSError):
+            reader, _ = await asyncio.open_connection(there.host, there.grpc, ssl=context, server_hostname="stranger.example")
+            await reader.read()
+
+    assert "stranger.example" not in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("sent", "status"),
     [

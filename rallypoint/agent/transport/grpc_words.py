@@ -42,14 +42,15 @@ _CIPHERS, _NO_CIPHER = "GRPC_SSL_CIPHER_SUITES", "ECDHE-PSK-CHACHA20-POLY1305"
 #: What grpcio reads of the environment, once, when it begins.
 _READ_ONCE = {_FORK_SUPPORT: "0", _CIPHERS: _NO_CIPHER}
 
-#: grpcio logs a line for each failed handshake, which any client can cause; the user may have chosen another level.
-_VERBOSITY, _ERRORS = "GRPC_VERBOSITY", "ERROR"
+#: grpcio writes lines about handshakes to standard error itself, with what a client has sent in them, unescaped and as many as
+#: the client causes: also at its level ERROR. The user may have chosen another level.
+_VERBOSITY, _SILENT = "GRPC_VERBOSITY", "NONE"
 
 
 @functools.cache
 def grpcio() -> ModuleType:
     """Return the module `grpc`; raises `ImportError` where it is not installed."""
-    given = {**_READ_ONCE, _VERBOSITY: os.environ.get(_VERBOSITY, _ERRORS)}
+    given = {**_READ_ONCE, _VERBOSITY: os.environ.get(_VERBOSITY, _SILENT)}
     before = {name: os.environ.get(name) for name in given}
     os.environ.update(given)
     try:

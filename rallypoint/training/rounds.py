@@ -68,7 +68,9 @@ class Rounds:
             dist.init_process_group(BACKEND, store=store, rank=rank, world_size=size, timeout=self._timeout)
         else:
             with self._opened.watching():
+                before = peers.connections()
                 store = self._connect()
+                peers.check(before)
                 dist.init_process_group(BACKEND, store=store, rank=rank, world_size=size, timeout=self._timeout)
         self._store, self._turns = store, 0
         made = dist.group.WORLD

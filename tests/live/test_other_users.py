@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from rallypoint.agent.workers.worker_env import worker_env
+from tests.agent.test_worker_env import PLACE, plan
 from tests.live.jobs import cli
 
 #: Rank 1 gives up its rights and is another user from then on; it sends code that runs where an object is unpickled.
@@ -47,6 +49,35 @@ def test_a_rank_of_another_user_is_refused(tmp_path: Path) -> None:
         in said
     )
     assert not written.exists()
+
+
+#: The store of a round, served by another user; prints its port.
+STORE = """
+import os, sys
+from torch.distributed import TCPStore
+os.setresuid(65534, 65534, 65534)
+store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+print(store.port, flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.extended
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can act as another user")
+def test_a_store_of_another_user_is_refused_by_a_worker_that_lives_through_rounds(tmp_path: Path) -> None:
+    """Fails if such a worker looks at its connections only after it has connected to the store."""
+    served = subprocess.Popen([sys.executable, "-c", STORE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert served.stdout is not None
+    try:
+        environ = {**worker_env({}, plan(), PLACE), "RALLYPOINT_LINE": str(tmp_path / "line"), "RANK": "0", "WORLD_SIZE": "1"}
+        environ = {**os.environ, **environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": served.stdout.readline().strip()}
+        command = [sys.executable, "-c", "from rallypoint.training import init_process_group as i; i('gloo')"]
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
+    finally:
+        served.communicate()
+
+    assert done.returncode != 0
+    assert "belongs to a process of user 65534" in done.stderr
 
 
 #: Instance 0 of a simple role first has the key, then plays a process of another machine, and at last another user.

@@ -33,8 +33,9 @@ log = logging.getLogger(__name__)
 #: How often a hold is given back that could not be, and the pause between, in seconds.
 _TRIES, _PAUSE = 6, 5.0
 
-#: Who holds which job in this process, whatever backend and event loop they use: by server, namespace and name.
-_here: dict[tuple[str, str, str], str] = {}
+#: Who holds which job in this process, whatever backend and event loop they use: by the uid of the job's ConfigMap. No two
+#: clusters share it, and it is the same however the cluster is reached.
+_here: dict[str, str] = {}
 
 
 class Holds:
@@ -45,34 +46,41 @@ class Holds:
         #: The last beat that was seen of each other process, and since when on our own clock.
         self._beats: dict[str, tuple[str, float]] = {}
         self._mine: dict[str, str] = {}
+        self._uids: dict[str, str] = {}
 
     async def require_free(self, name: str, me: str) -> None:
         """Raise `HeldError` where another process than `me` holds a job and is not known to be gone; changes nothing."""
-        if self._key(name) in _here:
-            return  # `take` says by whom
         view = await self._store.view(name, now=True)
+        if view is not None and view.uid in _here:
+            return  # `take` says by whom
         # This process: left of a hold that was not given back, since a hold that lasts is in `_here`.
         if view is not None and view.holder and view.holder != me:
             await self._see_gone(view)
 
     async def take(self, name: str, me: str, holder: str) -> None:
         """Become the supervisor `me` of a job, `holder` in words. Raises `HeldError` and `JobNotFoundError`."""
-        key = self._key(name)
-        if key in _here:
-            raise HeldError(name, _here[key])
-        _here[key] = f"{holder} (process {os.getpid()}, this one)"
+        uid = (await self._job(name)).uid
+        if uid in _here:
+            raise HeldError(name, _here[uid])
+        _here[uid] = f"{holder} (process {os.getpid()}, this one)"
         try:
-            await self._take(name, me)
+            await self._take(name, uid, me)
         except BaseException:
-            _here.pop(key, None)
+            _here.pop(uid, None)
             raise
-        self._mine[name] = me
+        self._mine[name], self._uids[name] = me, uid
 
-    async def _take(self, name: str, me: str) -> None:
+    async def _job(self, name: str) -> ConfigMapView:
+        view = await self._store.view(name, now=True)
+        if view is None:
+            raise JobNotFoundError(f"job {name!r} not found")
+        return view
+
+    async def _take(self, name: str, uid: str, me: str) -> None:
         while True:
-            view = await self._store.view(name, now=True)
-            if view is None:
-                raise JobNotFoundError(f"job {name!r} not found")
+            view = await self._job(name)
+            if view.uid != uid:
+                raise JobNotFoundError(f"job {name!r} was deleted, and created again by another client")
             if view.holder and view.holder != me:
                 await self._see_gone(view)
             change = {"metadata": {"resourceVersion": view.version, "annotations": {HOLDER: me}}}
@@ -159,7 +167,7 @@ class Holds:
             if me is not None:
                 await uninterrupted(self._clear(name, me))
         finally:
-            _here.pop(self._key(name), None)
+            _here.pop(self._uids.pop(name, ""), None)
 
     async def _clear(self, name: str, me: str) -> None:
         place = f"/metadata/annotations/{HOLDER.replace('/', '~1')}"
@@ -186,6 +194,3 @@ class Holds:
                 )
                 return
             await asyncio.sleep(_PAUSE)
-
-    def _key(self, name: str) -> tuple[str, str, str]:
-        return str(self._cluster.access), self._cluster.namespace, name

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 __all__ = ["Shares", "as_started", "raise_limit", "shares"]
 
-#: Requested soft limit, if the hard limit allows it: four connections for each of 16,000 agents.
-_WANTED = 1 << 16
+#: Requested soft limit, if the hard limit allows it: eight for each of 16,000 agents.
+_WANTED = 1 << 17
 
 #: Minimum and maximum reserve of file descriptors, for workers' files, pipes and the status.
 _RESERVE_LEAST, _RESERVE_MOST = 64, 1024
@@ -29,7 +29,7 @@ class Shares:
     Attributes:
         requests: HTTP connections, with and without the job's token.
         strangers: HTTP connections that have not sent the token.
-        grpc: gRPC connections.
+        grpc: descriptors for gRPC connections; a connection with TLS uses one.
         forwarded: connections forwarded to a store; each uses two descriptors.
     """
 
@@ -37,6 +37,11 @@ class Shares:
     strangers: int
     grpc: int
     forwarded: int
+
+    @property
+    def relayed(self) -> int:
+        """Authenticated gRPC connections without TLS, with three descriptors each; leaves two for unauthenticated ones each."""
+        return self.grpc // 5
 
 
 def raise_limit() -> None:
@@ -76,4 +81,5 @@ def shares(limit: int | None = None, *, grpc: bool = False, forwards: bool = Fal
     total -= 2 * forwarded
     by_grpc = total * 2 // 3 if grpc else 0
     requests = max(total - by_grpc, 8)
-    return Shares(requests=requests, strangers=max(min(requests // 2, 8192), 4), grpc=by_grpc, forwarded=forwarded)
+    strangers = max(min(requests // 2, 8192), 4)
+    return Shares(requests=requests, strangers=strangers, grpc=by_grpc, forwarded=forwarded)

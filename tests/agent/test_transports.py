@@ -194,8 +194,8 @@ async def test_an_answer_that_does_not_come_is_unreachable(service: str) -> None
     server.close()
 
 
-async def test_a_crowd_is_taken_by_several_servers_on_one_port() -> None:
-    """Whichever of them the machine gives a connection to serves it; with all of them the world is one, and they all close."""
+async def test_a_crowd_is_served_by_several_servers_behind_one_port() -> None:
+    """Fails if a server behind the port does not serve its connections, or if the port stays open."""
     pytest.importorskip("grpc")
     many = dataclasses.replace(TWO, min_nodes=32, max_nodes=32)
     async with contextlib.AsyncExitStack() as stack:
@@ -205,7 +205,7 @@ async def test_a_crowd_is_taken_by_several_servers_on_one_port() -> None:
             exchange.exchange(endpoint, report(number, hold=60.0), timeout=60) for number, exchange in enumerate(exchanges)
         )
         assert {type(reply) for reply in await asyncio.gather(*asking)} == {Assignment}
-        assert _listeners(endpoint.grpc) == 8
+        assert _listeners(endpoint.grpc) == 1
     assert _listeners(endpoint.grpc) == 0
 
 
@@ -287,7 +287,7 @@ async def test_closing_does_not_wait_for_ever() -> None:
     assert deaf.gone == ["agent-0"]
 
 
-async def test_a_connection_with_another_token_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_connection_with_another_token_is_rejected() -> None:
     """Its client receives the reason; the connection of an agent of the job stays open."""
     grpc = pytest.importorskip("grpc")
     async with listening(GRPC) as (_, endpoint), exchanging(GRPC) as ours:
@@ -296,7 +296,6 @@ async def test_a_connection_with_another_token_is_closed(caplog: pytest.LogCaptu
             call = other.stream_stream(SESSION)(metadata=((TOKEN_KEY, "another"),))
             assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
             assert await call.details() == "X-Rallypoint-Token: does not match the secret of this job"
-            await eventually_async(lambda: "closed 1 unauthenticated connections at its gRPC port" in caplog.text)
         assert isinstance(await ours.exchange(endpoint, report(0, hold=0.0, sequence=2), timeout=60), Continue)
 
 

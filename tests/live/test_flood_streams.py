@@ -20,7 +20,7 @@ from tests.live.test_flood_bytes import ANSWER, SECONDS, answered
 from tests.waiting import PATIENCE, eventually
 
 #: Bytes by which the memory of a coordinator may grow: for as many connections as it accepts, with all that they may send.
-GROWTH = 350 << 20
+GROWTH = 64 << 20
 
 #: Streams that are opened at a time.
 BATCH = 200

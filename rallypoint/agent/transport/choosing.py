@@ -77,7 +77,7 @@ class Servers:
         if spoken:
             from rallypoint.agent.transport.grpc_server import GrpcServer  # noqa: PLC0415
 
-            self._grpc = GrpcServer(service, token=token, agents=agents, tls=tls, most=self._shares.grpc)
+            self._grpc = GrpcServer(service, token=token, agents=agents, tls=tls, shared=self._shares)
 
     async def start(self, host: str, port: int, *, grpc: int = 0) -> tuple[int, int]:
         """Listen and return the ports of HTTP and gRPC (0 without gRPC); raises `ConfigError` as `listen` does.
@@ -100,7 +100,7 @@ class Servers:
 
     def _warn_of_few(self) -> None:
         """Log a warning if the limit on open files allows too few connections for the agents."""
-        most = self._shares.requests if self._grpc is None else self._shares.grpc
+        most = self._shares.requests if self._grpc is None else self._grpc.most
         if most < self._agents:
             log.warning(
                 "the coordinator can open only %d connections, but the job has up to %d agents; raise the hard limit on "

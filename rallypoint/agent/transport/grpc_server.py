@@ -1,12 +1,13 @@
 """The coordinator's gRPC transport: one stream per agent. `grpc_words.py` defines the messages.
 
-grpcio accepts connections itself, with a connection limit and deadlines. It keeps about 100 KiB for a connection with a stream,
-whether it has the token or not, so the limit depends on the number of agents. A connection without the token is closed soon
-after its first stream. If unauthenticated connections use so much of the limit that agents could be rejected,
-`silent_sockets.py` closes the longest silent ones.
+Without TLS, the port is a `GrpcPort`, which forwards connections with the token to grpcio. With TLS, grpcio accepts connections
+itself, with a connection limit and deadlines. It keeps about 100 KiB for a connection with a stream, so the limit depends on
+the number of agents. A connection with a certificate but without the token is closed soon after its first stream. If
+unauthenticated connections use so much of the limit that agents could be rejected, `silent_sockets.py` closes the longest
+silent ones.
 
-grpcio accepts streams one by one, with two thread switches each. For many agents several servers listen on the same port and
-accept streams in parallel: for 2,000 agents this takes a third of the time.
+grpcio accepts streams one by one, with two thread switches each. For many agents several servers accept streams in parallel:
+for 2,000 agents this takes a third of the time.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ import socket
 from typing import Any
 from urllib.parse import unquote
 
-from rallypoint.agent.descriptors import shares
+from rallypoint.agent.descriptors import Shares, shares
 from rallypoint.agent.errors import ConfigError
 from rallypoint.agent.linux import release_memory
 from rallypoint.agent.silent_sockets import SweepLimits, descriptors_open, plain_address, sweep
 from rallypoint.agent.tls import Tls
+from rallypoint.agent.transport.grpc_port import GrpcPort
 from rallypoint.agent.transport.grpc_words import SESSION, TOKEN_KEY, address, answer_to_bytes, grpcio, limits
 from rallypoint.agent.transport.service import CoordinatorService
 from rallypoint.agent.waiting import in_background, set_within
@@ -54,6 +56,9 @@ _TAKEN_WITHIN = 3600
 _CROWD, _SERVERS = 256, 8
 
 
+#: Text for a client without the token.
+_REJECTED = f"{TOKEN_HEADER}: does not match the secret of this job"
+
 #: Key of the names in a peer's certificate.
 _NAMES = "x509_subject_alternative_name"
 #: Seconds for the handshake of a connection, and for which it may have no stream.
@@ -76,7 +81,7 @@ class GrpcServer:
     """Serve one coordinator to agents on one port. Users and supervisors use HTTP.
 
     `agents`: maximum number of agents, from which the connection limit follows. `patience`: seconds for pending replies when
-    the server closes. `most`: number of connections that the file descriptors allow, by default those of this process.
+    the server closes. `shared`: connections that the file descriptors allow, by default those of this process.
     """
 
     def __init__(
@@ -87,11 +92,14 @@ class GrpcServer:
         agents: int = 1,
         tls: Tls | None = None,
         patience: float = _SHUTDOWN,
-        most: int = 0,
+        shared: Shares | None = None,
     ) -> None:
         self._service, self._token, self._patience, self._tls = service, token.encode(), patience, tls
         self._count = _SERVERS if agents >= _CROWD and hasattr(socket, "SO_REUSEPORT") else 1
-        self._limits = _sweep_limits(min(most or shares(grpc=True).grpc, 2 * agents + _SPARE))
+        shared = shared or shares(grpc=True)
+        self.most = min(shared.relayed if tls is None else shared.grpc, 2 * agents + _SPARE)
+        self._limits = _sweep_limits(self.most)
+        self._port = GrpcPort(token, rejected=_REJECTED, most=self.most) if tls is None else None
         #: Peers of connections without the token: those since the last check, and those of the check before.
         self._rejected: set[tuple[str, int]] = set()
         self._answered: set[tuple[str, int]] = set()
@@ -104,15 +112,24 @@ class GrpcServer:
     async def start(self, host: str, port: int) -> int:
         """Listen and return the port, a free one when `port` is 0. Raises `ConfigError` if the port cannot be opened."""
         try:
+            if self._port is not None:
+                return await self._relayed(self._port, host, port)
             if port and self._count > 1:
                 _refuse_used(host, port)
             for _ in range(self._count):
-                port = await self._listen(host, port)
+                port = await self._listen(address(host, port))
         except (OSError, RuntimeError) as error:
             await self.close()
             raise ConfigError(f"cannot open port {port} on {host} for gRPC: {error}") from error
         self._sweeping = in_background(self._sweep(port), log, "closing unauthenticated gRPC connections")
         return port
+
+    async def _relayed(self, guarded: GrpcPort, host: str, port: int) -> int:
+        for _ in range(self._count):
+            server = self._server()
+            await guarded.add_server(server.add_insecure_port)
+            await server.start()
+        return await guarded.start(host, port)
 
     async def _sweep(self, port: int) -> None:
         """Close rejected connections, and unauthenticated ones while their number could exclude agents."""
@@ -132,7 +149,14 @@ class GrpcServer:
             else:
                 await set_within(self._rejecting, _LOOK)
 
-    async def _listen(self, host: str, port: int) -> int:
+    async def _listen(self, where: str) -> int:
+        server, tls = self._server(), self._tls
+        assert tls is not None
+        bound = int(server.add_secure_port(where, _credentials(tls)))
+        await server.start()
+        return bound
+
+    def _server(self) -> Any:
         grpc, most = grpcio(), max(self._limits.most // self._count, 8)
         options = [
             *limits(),
@@ -151,19 +175,14 @@ class GrpcServer:
         ]
         server = grpc.aio.server(handlers=(self._handlers(),), options=options)
         self._servers.append(server)
-        bound = self._opened(server, address(host, port))
-        await server.start()
-        return bound
-
-    def _opened(self, server: Any, where: str) -> int:
-        if self._tls is None:
-            return int(server.add_insecure_port(where))
-        return int(server.add_secure_port(where, _credentials(self._tls)))
+        return server
 
     async def close(self) -> None:
         """Finish pending replies, end the streams, and stop listening."""
         if self._sweeping is not None:
             self._sweeping.cancel()
+        if self._port is not None:
+            await self._port.stop_listening()
         answers = [answer for session in self._sessions for answer in session.answers]
         if answers:
             await asyncio.wait(answers, timeout=self._patience)
@@ -171,6 +190,8 @@ class GrpcServer:
             session.end()
         servers, self._servers = self._servers, []
         await asyncio.gather(*(server.stop(self._patience) for server in servers))
+        if self._port is not None:
+            await self._port.close(self._patience)
 
     def _handlers(self) -> Any:
         grpc = grpcio()
@@ -209,7 +230,7 @@ class GrpcServer:
         self._rejected.add(_peer(context.peer()))
         self._rejecting.set()
         context.set_code(grpcio().StatusCode.UNAUTHENTICATED)
-        context.set_details(f"{TOKEN_HEADER}: does not match the secret of this job")
+        context.set_details(_REJECTED)
 
     async def report(self, session: _Session, report: AgentReport) -> bytes:
         """Forward a report and return the reply for its stream."""

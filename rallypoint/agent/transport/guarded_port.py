@@ -11,6 +11,7 @@ asyncio reads 256 KiB at a time. A connection that has not authenticated reads a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import socket
 from collections.abc import Callable
@@ -72,10 +73,14 @@ class Rejection:
     Attributes:
         answer: of a few hundred bytes.
         lingers: discard further data for a moment before closing, so that a client that still sends reads the answer.
+        delay: seconds before the answer to a connection that lingers.
+        half_closes: end the data in this direction after the answer, before the connection is closed.
     """
 
     answer: bytes
     lingers: bool = False
+    delay: float = 0.0
+    half_closes: bool = True
 
 
 class GuardedPort:
@@ -85,6 +90,7 @@ class GuardedPort:
         limits: of its connections.
         admit: returns the handling of a connection by its first bytes, or None while more bytes are needed.
         tables: other tables to which `admit` moves connections; their deadlines are also checked.
+        greeting: a few bytes that each accepted connection gets at once.
 
     """
 
@@ -94,7 +100,9 @@ class GuardedPort:
         admit: Callable[[bytes], Admission | Rejection | None],
         *,
         tables: tuple[Connections[Connection], ...] = (),
+        greeting: bytes = b"",
     ) -> None:
+        self.greeting = greeting
         self.table: Connections[Connection] = Connections(limits)
         self.admit = admit
         self._tables = (self.table, *tables)
@@ -128,7 +136,8 @@ class GuardedPort:
         found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         try:
             for family, address in dict.fromkeys((family, address) for family, _, _, _, address in found):
-                self._listeners.append(_listening(family, address))
+                self._listeners.append(_listening(family, (address[0], port, *address[2:])))
+                port = self._listeners[0].getsockname()[1]  # one free port for all addresses
         except OSError:
             await self.close()
             raise
@@ -169,6 +178,8 @@ class GuardedPort:
         sock.setblocking(False)
         connection = Connection(self, sock, host)
         if connection.count(self.table):
+            if self.greeting:
+                connection.greet(self.greeting)
             connection.read()  # an agent's first message is often there already
             return connection.crowding
         number = len(self.table)
@@ -267,6 +278,11 @@ class Connection:
         for one in self._table.holding(self, size):
             one.end()
 
+    def greet(self, data: bytes) -> None:
+        """Send the first bytes of a new connection."""
+        with contextlib.suppress(OSError):  # `read` reports a connection that has ended
+            self._sock.send(data)
+
     def read(self) -> None:
         """Read available data; when the first message is complete, serve the connection."""
         try:
@@ -340,22 +356,42 @@ class Connection:
 
     def _reject(self, rejection: Rejection) -> None:
         self._begun = bytearray()
+        self._left = _DISCARDED
+        if not rejection.delay:
+            self._send_last(rejection.answer)
+        if rejection.lingers:
+            self.answered()
+            self.hold(_LINGERING)
+        else:
+            self.end()
+        if self._ended:
+            return
+        loop = asyncio.get_running_loop()
+        if rejection.delay:
+            self._lingering = loop.call_later(rejection.delay, self._answer, rejection)
+        else:
+            self._linger(rejection)
+        self._watch()
+
+    def _answer(self, rejection: Rejection) -> None:
+        self._send_last(rejection.answer)
+        if not self._ended:
+            self._linger(rejection)
+
+    def _send_last(self, answer: bytes) -> None:
         try:
-            self._sock.send(rejection.answer)
-            if rejection.lingers:
-                self.answered()
-                self.hold(_LINGERING)
-            else:
-                self.end()
-            if self._ended:
-                return
+            self._sock.send(answer)
+        except OSError:
+            self.end()
+
+    def _linger(self, rejection: Rejection) -> None:
+        self._lingering = asyncio.get_running_loop().call_later(_LINGER, self.end)
+        if not rejection.half_closes:
+            return
+        try:
             self._sock.shutdown(socket.SHUT_WR)
         except OSError:
             self.end()
-            return
-        self._left = _DISCARDED
-        self._lingering = asyncio.get_running_loop().call_later(_LINGER, self.end)
-        self._watch()
 
     def _discard(self, data: bytes) -> None:
         self._left -= len(data)

@@ -15,10 +15,10 @@ import dataclasses
 import errno
 import socket
 from collections.abc import Callable
-from typing import cast
 
 from rallypoint.agent import descriptors
 from rallypoint.agent.transport.guarded_port import Admission, Connection, GuardedPort, Rejection
+from rallypoint.agent.transport.relay import Relay, RelayedTransports
 from rallypoint.agent.transport.tls_port import HANDSHAKE_RECORD
 from rallypoint.agent.waiting import set_within
 from rallypoint.wire.connections import Connections, Limits
@@ -29,9 +29,9 @@ __all__ = ["SharedPort"]
 #: Seconds between two looks for the store of the round, and the longest pause between two attempts to reach it.
 _PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 
-#: Bytes that wait for the store on one connection, and on all connections, before the store has answered; the first messages of
-#: a client have a few dozen bytes.
-_BUFFERED, _BUFFERED_BY_ALL = 1 << 13, 1 << 24
+#: Bytes that wait for the store on all connections before the store has answered; the first messages of a client have a few
+#: dozen bytes.
+_BUFFERED_BY_ALL = 1 << 24
 
 #: Seconds in which the store must answer: the default timeout of torch's clients.
 _FIRST_ANSWER = 300.0
@@ -63,8 +63,7 @@ class SharedPort:
         forwarded = dataclasses.replace(Limits.few(most, patience), held=waiting)
         self._forwarded: Connections[Connection] = Connections(forwarded)
         self._port = GuardedPort(limits or Limits.few(most), self._admit, tables=(self._forwarded,))
-        #: Both ends of connections that are forwarded.
-        self._open: set[asyncio.Transport] = set()
+        self._transports = RelayedTransports()
 
     async def start(self, host: str, port: int | socket.socket) -> int:
         """Listen and return the port, a free one when `port` is 0; it may be a socket that listens. Raises `OSError`.
@@ -84,20 +83,9 @@ class SharedPort:
         await self._port.close()
         if self._finding is not None:
             self._finding.cancel()
-        while self._open:
-            for transport in self._open:
-                transport.abort()
-            await asyncio.sleep(0)
+        await self._transports.close()
 
-    def opened(self, transport: asyncio.Transport) -> None:
-        """Register a connection for `close`."""
-        self._open.add(transport)
-
-    def closed(self, transport: asyncio.Transport) -> None:
-        """Unregister a connection."""
-        self._open.discard(transport)
-
-    async def found(self) -> str:
+    async def _found(self) -> str:
         """Return the address of the current round's store as soon as there is one; all connections share one timer."""
         address = self._store()
         if address:
@@ -116,102 +104,20 @@ class SharedPort:
         """Return the handler of a connection by its first byte."""
         if self._http is not None and (data[0] in _LETTERS or data[0] == HANDSHAKE_RECORD):
             return self._http(data)
-        return Admission(protocol=lambda one: _Relay(self, one).client, table=self._forwarded, held=len(data))
+        return Admission(protocol=self._relay, table=self._forwarded, held=len(data))
 
+    def _relay(self, connection: Connection) -> asyncio.Protocol:
+        return Relay(self._transports, self._connect, unanswered=connection).client
 
-class _Relay:
-    """Forwards one connection to the store, and back; the connection is authenticated when the store sends data."""
-
-    def __init__(self, port: SharedPort, connection: Connection) -> None:
-        self._port = port
-        self.client, self.server = _Half(port, self.close), _Half(port, self.close, connection)
-        self.client.other, self.server.other = self.server, self.client
-        self._connecting = asyncio.create_task(self._connect())
-
-    async def _connect(self) -> None:
+    async def _connect(self, half: asyncio.Protocol) -> None:
         loop, pause = asyncio.get_running_loop(), _PAUSE
         while True:
-            address = await self._port.found()
+            address = await self._found()
             try:
-                await loop.create_connection(lambda: self.server, *split_address(address))
+                await loop.create_connection(lambda: half, *split_address(address))
             except OSError:
                 pass  # that round is over; the next one has another store
             else:
                 return
             await set_within(asyncio.Event(), pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def close(self) -> None:
-        """Close both connections after pending data has been sent."""
-        self._connecting.cancel()
-        for half in (self.client, self.server):
-            half.close()
-
-
-class _Half(asyncio.Protocol):
-    """One of the two connections; received data is sent on the other connection."""
-
-    other: _Half
-
-    def __init__(self, port: SharedPort, lost: Callable[[], None], unanswered: Connection | None = None) -> None:
-        self._port, self._lost, self._unanswered = port, lost, unanswered
-        self._transport: asyncio.Transport | None = None
-        self._waiting = bytearray()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        self._port.opened(self._transport)
-        if self._unanswered is not None:
-            self._transport.set_write_buffer_limits(high=_BUFFERED)
-        if self._waiting:
-            waiting, self._waiting = bytes(self._waiting), bytearray()
-            self.other.resume_reading()
-            self.send(waiting)
-
-    def data_received(self, data: bytes) -> None:
-        if self._unanswered is not None:
-            self._answered(self._unanswered)
-        self.other.send(data)
-
-    def _answered(self, connection: Connection) -> None:
-        self._unanswered = None
-        connection.prove()
-        if self._transport is not None:
-            self._transport.set_write_buffer_limits()
-
-    def send(self, data: bytes) -> None:
-        """Send data now, or when the connection is open."""
-        if self._transport is not None:
-            self._transport.write(data)
-        else:
-            self._waiting += data
-            if len(self._waiting) >= _BUFFERED:
-                self.other.pause_reading()
-        if self._unanswered is not None:
-            self._unanswered.hold(len(self._waiting) if self._transport is None else self._transport.get_write_buffer_size())
-
-    def pause_reading(self) -> None:
-        """Pause reading until `resume_reading`."""
-        if self._transport is not None:
-            self._transport.pause_reading()
-
-    def resume_reading(self) -> None:
-        """Resume reading."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-
-    def pause_writing(self) -> None:
-        self.other.pause_reading()
-
-    def resume_writing(self) -> None:
-        self.other.resume_reading()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self._transport is not None:
-            self._port.closed(self._transport)
-        self._lost()
-
-    def close(self) -> None:
-        """Close the connection if it is open."""
-        if self._transport is not None:
-            self._transport.close()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 __all__ = ["Shares", "as_started", "raise_limit", "shares"]
 
-#: Requested soft limit, if the hard limit allows it: eight for each of 16,000 agents.
+#: Requested soft limit, if the hard limit allows it: eight descriptors for each of 16,000 agents.
 _WANTED = 1 << 17
 
 #: Minimum and maximum reserve of file descriptors, for workers' files, pipes and the status.
@@ -40,7 +40,10 @@ class Shares:
 
     @property
     def relayed(self) -> int:
-        """Authenticated gRPC connections without TLS, with three descriptors each; leaves two for unauthenticated ones each."""
+        """Maximum number of authenticated gRPC connections without TLS.
+
+        Each uses three descriptors. The other two fifths are for unauthenticated connections.
+        """
         return self.grpc // 5
 
 

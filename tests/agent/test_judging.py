@@ -24,7 +24,7 @@ def worker(local_rank: int, pid: int, **more: object) -> Worker:
 
 @pytest.fixture
 def ended() -> Iterator[int]:
-    """The process ID of a process that has ended, and that nobody has waited for."""
+    """The ID of a process that has ended and is still in the process table."""
     child = subprocess.Popen([sys.executable, "-c", ""])
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
     yield child.pid

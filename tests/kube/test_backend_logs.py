@@ -143,7 +143,7 @@ def test_forged_lines_of_ranks_that_the_job_does_not_have_are_ignored():
     ],
 )
 def test_a_line_without_a_time_is_ignored(at):
-    """Fails if a server can put a long text into the cursor that a triggerer stores, or a cursor that nobody can read."""
+    """Fails if a server can put a long text into the cursor that a triggerer stores, or a cursor that is not readable."""
     line = f"{at} {front(1, 0, 'out')}x\n"
 
     assert Listener(1).hear(line) is None

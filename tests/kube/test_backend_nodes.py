@@ -196,7 +196,7 @@ def test_what_holds_resources(found, around, present):
 
 @pytest.mark.parametrize("gone", [True, False])
 def test_a_pod_that_was_deleted_from_outside_ends_by_a_signal_that_is_not_its_fault(gone):
-    """Its last state tells the code; that somebody deleted it is the kind, also while its object is still there."""
+    """The exit code is that of the container, and the kind is a deletion, also while the pod still exists."""
     node = seen(pod(phase="Failed", containers=(ended(143),), deleting=True), gone=gone)
 
     assert (node.state, node.exit_code, node.kind) == (NodeState.FAILED, 143, FaultKind.DELETED)

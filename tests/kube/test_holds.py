@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from rallypoint.backends.contract import HeldError
+from rallypoint.backends.kubernetes import names
 from rallypoint.backends.kubernetes.access import Access
 from rallypoint.backends.kubernetes.backend import KubernetesBackend
+from rallypoint.backends.kubernetes.client import KubeApi
+from rallypoint.backends.kubernetes.watching.views import HOLDER
 from rallypoint.job import load_job
 from tests.emulator.options import Options
 from tests.emulator.running import Running, running
@@ -25,6 +29,16 @@ async def reached(cluster: Running, file: Path, *, submitted: bool = True, conte
     return backend
 
 
+async def holder_in(cluster: Running) -> str:
+    """Return the supervisor that the ConfigMap of the job names."""
+    api = KubeApi(Access(namespace="default", server=cluster.url))
+    try:
+        found = await api.request("GET", f"/api/v1/namespaces/default/configmaps/{names.job_configmap('digits')}")
+    finally:
+        await api.close()
+    return str(json.loads(found)["metadata"].get("annotations", {}).get(HOLDER, ""))
+
+
 @pytest.mark.may_block("the test writes kubeconfigs")
 async def test_jobs_of_one_name_in_two_clusters_are_both_supervised(tmp_path: Path) -> None:
     """Fails if a held job is known by the name of its cluster's context."""
@@ -32,10 +46,12 @@ async def test_jobs_of_one_name_in_two_clusters_are_both_supervised(tmp_path: Pa
         first, second = await reached(one, tmp_path / "one"), await reached(two, tmp_path / "two")
         try:
             async with first.hold("digits", holder="first"), second.hold("digits", holder="second"):
-                pass
+                holders = [await holder_in(cluster) for cluster in (one, two)]
         finally:
             await first.close()
             await second.close()
+
+    assert all(holders)
 
 
 @pytest.mark.may_block("the test writes kubeconfigs")

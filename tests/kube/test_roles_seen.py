@@ -207,7 +207,7 @@ class _Role(str):
 
 
 def _ended_instances(number):
-    """Return the pods of so many instances that have ended, and what is kept of their lives."""
+    """Return the pods of `number` instances that have ended, and the stored lives of these instances."""
     success = Container(name="", state=dataclasses.replace(ended(0), reason="Completed"))
     pods = [
         dataclasses.replace(

@@ -169,7 +169,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 def _finished(reading: Coroutine[Any, Any, Any], patience: float) -> Any:
-    """Return the result of a coroutine; raises `asyncio.TimeoutError` after so many seconds, without its processes."""
+    """Return the result of a coroutine; after `patience` seconds, kill its processes and raise `asyncio.TimeoutError`."""
     loop = _Loop()
 
     async def limited() -> Any:
@@ -180,7 +180,7 @@ def _finished(reading: Coroutine[Any, Any, Any], patience: float) -> Any:
         for process in loop.processes:
             process.close()  # kills it
         ended = asyncio.gather(task, return_exceptions=True)
-        await asyncio.wait([ended], timeout=_KILLED)  # a plug-in's
+        await asyncio.wait([ended], timeout=_KILLED)  # it ends with a plug-in that was killed
         ended.cancel()
         await asyncio.wait([ended], timeout=_KILLED)
         raise asyncio.TimeoutError
@@ -192,7 +192,7 @@ def _finished(reading: Coroutine[Any, Any, Any], patience: float) -> Any:
 
 
 def _check_files(access: Access) -> None:
-    """Raise `BackendError` for a kubeconfig that is no regular file, which may never end, or that is too large."""
+    """Raise `BackendError` for a kubeconfig that is too large, or no regular file: reading that could last for ever."""
     for name in (access.kubeconfig or os.environ.get("KUBECONFIG") or str(_USUAL)).split(os.pathsep):
         with contextlib.suppress(OSError):
             found = Path(name).expanduser().stat()

@@ -38,8 +38,8 @@ _LAST, _LAST_EACH = 20.0, 0.1
 #: Lines that wait to be taken from all pods together; a pod whose lines nobody takes is read no further.
 _BUFFER = 500
 
-#: Lines of the end of a pod's log that are read at least and at most; bytes of all pods together, read and in memory; and bytes
-#: of a line in memory besides its text.
+#: Minimum and maximum number of last lines that are read of a pod; maximum size of those of all pods, as read and in memory;
+#: memory of a line besides its text. Sizes in bytes.
 _TAIL_LINES, _MOST_LINES, _TAIL_BYTES, _LINE_MEMORY = 1000, 4000, 64 << 20, 512
 
 #: A request for a whole log.

@@ -21,7 +21,7 @@ from rallypoint.wire.podlog import PodLine, parse_line
 
 __all__ = ["Listener", "Place", "Places", "Said", "parse_cursor", "read_pod", "read_tail", "second_of", "tail_bytes"]
 
-#: Bytes of a tail at the most, because it stands in the record, and of all tails of a job together.
+#: Maximum size of the last lines of one pod, which are stored in the record, and of all pods of a job, in bytes.
 _TAIL_BYTES, _ALL_TAIL_BYTES = 64 << 10, 64 << 20
 
 #: Seconds that they may take: the end of a pod is not held up for its last words.

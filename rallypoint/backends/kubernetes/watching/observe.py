@@ -39,7 +39,7 @@ from rallypoint.wire.status import JobStatus
 
 __all__ = ["CLEARING", "Observer", "Troubles", "trouble_in"]
 
-#: Events are asked for once a pod has waited so long, and again after so long, in seconds; and so many of them.
+#: Seconds for which a pod waits before its events are requested, seconds until the next request, and events of one request.
 _FIRST, _AGAIN, _EVENTS = 10.0, 15.0, 100
 
 _REASONS = frozenset({"FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedCreatePodSandBox"})

@@ -6,8 +6,8 @@
 
 Mutants are drawn with equal chances for each place in the named folders of the package; a change elsewhere, or a moved module,
 does not change the draw. Each is tried in a copy of this checkout: first the test files that name the changed module, then the
-tests of the same folder, then all other unit tests, then the live sample (`--live`). The first failed test kills the mutant,
-and so does a part that takes more than `LIMIT` seconds.
+tests of the same folder, then all other unit tests, then the live sample (`--live`). A mutant is killed by a test that fails
+with the mutant, also alone, and passes without it, and by a part that takes more than `LIMIT` seconds.
 The exit code is 1 when fewer than `--least` of them were killed.
 """
 
@@ -175,7 +175,7 @@ def _try(number: int, mutant: Mutant, *, live: bool) -> bool:
             shutil.copy(ROOT / name, place / name)
         changed = place / mutant.path
         changed.write_text(mutated(changed.read_text(), mutant.index))
-        failed = next((test for paths in parts(ROOT, mutant, live=live) if (test := _first_failure(place, paths))), "")
+        failed = next((test for paths in parts(ROOT, mutant, live=live) if (test := _killer(place, paths))), "")
     seconds = time.monotonic() - began
     print(f"{number:>3}  {'killed' if failed else 'SURVIVED':<8} {seconds:>6.0f} s  {mutant}", flush=True)
     if failed:
@@ -216,11 +216,25 @@ def naming_files(root: Path, module: Path) -> list[Path]:
     return [path for path in files if not str(path).startswith(APART)]
 
 
+def _killer(place: Path, paths: list[str]) -> str:
+    """Return the name of a test that fails alone with the mutant and passes alone without it, or an empty string.
+
+    A test may also fail because of the tests before it or of a busy machine.
+    """
+    others = list[str]()
+    while test := _first_failure(place, [*paths, *others]):
+        if "::" not in test or (_first_failure(place, [test]) and not _first_failure(ROOT, [test])):
+            return test
+        others.append(f"--deselect={test}")
+    return ""
+
+
 def _first_failure(place: Path, paths: list[str]) -> str:
     """Return the name of a failed test, or an empty string."""
     # Two processes read the tests twice, which a few files are not worth.
-    cores = "0" if len(paths) <= FEW and all(path.endswith(".py") for path in paths) else "2"
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", cores, "-m", "not extended", "-p", "no:cacheprovider", *paths]
+    cores = "0" if len(paths) <= FEW and all(path.partition("::")[0].endswith(".py") for path in paths) else "2"
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-n", cores, "--dist", "loadfile", "-m", "not extended"]
+    command += ["-p", "no:cacheprovider", *paths]
     environ = {**os.environ, "PYTHONPATH": str(place)}
     try:
         done = subprocess.run(command, cwd=place, env=environ, capture_output=True, text=True, check=False, timeout=LIMIT)
@@ -228,7 +242,7 @@ def _first_failure(place: Path, paths: list[str]) -> str:
         return f"a test that does not end within {LIMIT:.0f} s"
     if done.returncode in (0, 5):
         return ""
-    named = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.MULTILINE)
+    named = re.search(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", done.stdout, re.MULTILINE)
     return named[1] if named else f"pytest, exit code {done.returncode}"
 
 
